@@ -89,7 +89,7 @@ class ToyRunner:
         for tasks, n in episodes_of(arm, planned):
             run_episodes(
                 policy,
-                plan_episodes(tasks, n, noise_stream=arm.noise_stream),
+                plan_episodes(tasks, n, first=arm.first_episode, noise_stream=arm.noise_stream),
                 arm=arm.name,
                 table=table,
                 n_lanes=4,

@@ -179,9 +179,28 @@ def test_another_plan_under_the_same_name_is_refused(make_study, runner):
         run(path, runner())
 
 
+def test_a_study_on_fresh_starts_is_judged_on_them_alone(make_study, runner):
+    path = make_study()
+    run(path, runner())
+    table = path.parent / "episodes.jsonl"
+    old = {row.start_state for row in read_rows(table)}
+    for lean in ("good", "bad"):
+        shutil.rmtree(path.parent / lean / "card")
+        (path.parent / lean / "prereg.lock.json").unlink()
+    table.unlink()
+    shutil.rmtree(path.parent / "study.state")
+    path.write_text("first_episode = 100\n" + path.read_text())
+    outcomes, _ = run(path, runner())
+    assert {row.episode for row in read_rows(table)} == set(range(100, 120))
+    assert not old & {row.start_state for row in read_rows(table)}
+    assert [item.word for item in outcomes] == ["SAME", "NOT SAME"]
+    assert study_status(load_study(path))["n_left"] == 0
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        (('title = "toy"', 'title = "toy"\nfirst_episode = -1'), "must not be negative"),
         (('name = "bad"', 'name = "good"'), "each named once"),
         (('title = "toy"', 'titel = "toy"'), "titel"),
         (('name = "good"', 'name = "fine"'), "does not run"),

@@ -162,6 +162,7 @@ class _Runner:
         common: dict[str, Any] = {
             "arm": arm.name,
             "n_episodes": n,
+            "first_episode": arm.first_episode,
             "noise_stream": arm.noise_stream,
             "n_lanes": self._study.lanes,
         }

@@ -166,7 +166,7 @@ def _judge(
     key = digest_of(
         digest(item.prereg),
         file_digest(lock_path(item.prereg_path)),
-        files if whole else rows_digest(study.table, item.arms, planned),
+        files if whole else rows_digest(study.table, item.arms, planned, study.first_episode),
         None if item.bench is None else file_digest(item.bench),
         msgspec.to_builtins(item.spec),
         leanwam.__version__,
@@ -207,14 +207,14 @@ def _judges_whole_table(study: Study, item: Comparison, planned: dict[str, int])
     """Whether the study's table holds of these arms what is planned and no more, and will not grow by looks."""
     if any(other.prereg.stopping.rule == "looks" for other in study.comparisons):
         return False
-    return not holds_other_rows(study.table, item.arms, planned)
+    return not holds_other_rows(study.table, item.arms, planned, study.first_episode)
 
 
 def _extract(study: Study, item: Comparison, index: int, planned: dict[str, int]) -> Path:
     """A table of exactly the rows of a look, sorted."""
     path = study.state / f"look-{index}" / f"{item.name.replace('/', '-')}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
-    lines = planned_lines(study.table, item.arms, planned)
+    lines = planned_lines(study.table, item.arms, planned, study.first_episode)
     temporary = path.with_suffix(".tmp")
     with temporary.open("wb") as stream:
         stream.writelines(line for _, line in sorted(lines))
@@ -257,7 +257,8 @@ def n_missing(table: Path, arm: Arm, planned: dict[str, int]) -> int:
     if not table_files(table):
         return sum(planned.values())
     with Ledger(table, write=False) as ledger:
-        wanted = [EpisodePlan(task, e, 0, 0) for task, n in planned.items() for e in range(n)]
+        first = arm.first_episode
+        wanted = [EpisodePlan(task, first + e, 0, 0) for task, n in planned.items() for e in range(n)]
         return len(wanted) - ledger.tally(arm.name, wanted).n_done
 
 

@@ -20,7 +20,8 @@ card = "sparse_10/card"
 lang = "en"
 ```
 
-Episodes are numbered from 0 in every task; those of all arms share starts and noise, which pairs them.
+Episodes are numbered from ``first_episode`` (0) in every task: another number takes starts that no earlier
+experiment has seen. Those of all arms share starts and noise, which pairs them.
 """
 
 from __future__ import annotations
@@ -77,6 +78,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     table: str = "episodes.jsonl"
     lanes: int = 16
     threads: int = 1
+    first_episode: int = 0
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,8 @@ class Arm:
     """An arm with everything resolved.
 
     Attributes:
-        episodes: per task, how many are planned at most (episodes 0 … n − 1).
+        episodes: per task, how many are planned at most.
+        first_episode: number of the first of them.
     """
 
     name: str
@@ -92,6 +95,7 @@ class Arm:
     checkpoint: str
     noise_stream: int
     episodes: dict[str, int]
+    first_episode: int = 0
 
 
 @dataclass(frozen=True)
@@ -132,6 +136,7 @@ class Study:
     Attributes:
         path: STUDY.toml.
         table: the episode table.
+        first_episode: number of the first episode of every task.
         state: folder of what the pipeline knows of itself.
     """
 
@@ -141,6 +146,7 @@ class Study:
     state: Path
     lanes: int
     threads: int
+    first_episode: int
     arms: dict[str, Arm]
     comparisons: tuple[Comparison, ...]
 
@@ -169,6 +175,8 @@ def load_study(path: Path) -> Study:
             raise InputError("there is at least one, each named once", file=path, field=label, value=twice)
     if raw.lanes < 1 or raw.threads < 1:
         raise InputError("must be at least 1", file=path, field="lanes, threads")
+    if raw.first_episode < 0:
+        raise InputError("must not be negative", file=path, field="first_episode", value=raw.first_episode)
     comparisons = tuple(_comparison(spec, here, names, path) for spec in raw.comparisons)
     planned: dict[str, dict[str, int]] = {name: {} for name in names}
     for item in comparisons:
@@ -185,12 +193,21 @@ def load_study(path: Path) -> Study:
             _checkpoint(arm.checkpoint or raw.checkpoint, here),
             arm.noise_stream,
             planned[arm.name],
+            raw.first_episode,
         )
         for arm in raw.arms
     }
     table = here / raw.table
     return Study(
-        path, raw.title, table, here / f"{path.stem}.state", raw.lanes, raw.threads, arms, comparisons
+        path=path,
+        title=raw.title,
+        table=table,
+        state=here / f"{path.stem}.state",
+        lanes=raw.lanes,
+        threads=raw.threads,
+        first_episode=raw.first_episode,
+        arms=arms,
+        comparisons=comparisons,
     )
 
 

@@ -99,29 +99,29 @@ def folder_digest(path: Path) -> str:
     return digest_of([(item.name, file_digest(item)) for item in sorted(path.iterdir()) if item.is_file()])
 
 
-def rows_digest(table: Path, arms: Sequence[str], episodes: dict[str, int]) -> str:
+def rows_digest(table: Path, arms: Sequence[str], episodes: dict[str, int], first: int = 0) -> str:
     """Over the rows of these arms' planned episodes, whatever file and order they stand in; one pass."""
     total, n = 0, 0
-    for _, line in planned_lines(table, arms, episodes):
+    for _, line in planned_lines(table, arms, episodes, first):
         total = (total + int.from_bytes(hashlib.sha256(line).digest(), "big")) % 2**256
         n += 1
     return digest_of(f"{total:064x}", n)
 
 
 def planned_lines(
-    table: Path, arms: Iterable[str], episodes: dict[str, int]
+    table: Path, arms: Iterable[str], episodes: dict[str, int], first: int = 0
 ) -> Iterable[tuple[tuple[str, str, int], bytes]]:
-    """Key and line of these arms' episodes 0 … n − 1 of each task."""
+    """Key and line of these arms' episodes ``first`` … ``first`` + n − 1 of each task."""
     wanted = set(arms)
     for line, arm, task, episode in table_lines(table):
-        if arm in wanted and episode < episodes.get(task, 0):
+        if arm in wanted and first <= episode < first + episodes.get(task, 0):
             yield (arm, task, episode), line
 
 
-def holds_other_rows(table: Path, arms: Iterable[str], episodes: dict[str, int]) -> bool:
+def holds_other_rows(table: Path, arms: Iterable[str], episodes: dict[str, int], first: int = 0) -> bool:
     """Whether the table has rows of these arms beyond the planned episodes."""
     wanted = set(arms)
     return any(
-        arm in wanted and not 0 <= episode < episodes.get(task, 0)
+        arm in wanted and not first <= episode < first + episodes.get(task, 0)
         for _, arm, task, episode in table_lines(table)
     )
