@@ -56,7 +56,7 @@ def episodes(preset: str, n: int = 6, length: int = 24) -> Episodes:
             image[:, row : row + 8, column : column + 8] = 220
             pixels.append(image)
             hand = hand + 0.1 * action
-    is_pixels = preset == "joint"
+    is_pixels = preset.startswith("joint")
     return Episodes(
         np.arange(n) * length,
         np.full(n, length),

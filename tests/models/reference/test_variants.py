@@ -2,27 +2,42 @@
 
 from __future__ import annotations
 
+import json
+
 import msgspec
+import numpy as np
 import pytest
 import torch
 
+from leanwam.errors import InputError
+from leanwam.models.reference import training
+from leanwam.models.reference.checkpoint import load_reference
 from leanwam.models.reference.config import load_preset
+from leanwam.models.reference.dataset import Batch
+from leanwam.models.reference.objective import NoiseSchedules, stream_losses
+from leanwam.models.reference.training import Run, train
 from leanwam.models.reference.training_frames import TrainingFrames
 
-MIDDLE = range(32, 64)  # of 3 × 32 video tokens
 VARIANTS = {
     "joint": {},
     "joint-drop-middle": {"frames": "drop_middle"},
     "joint-mae25": {"frames": "mae25:seed=0"},
     "joint-loss-only": {"loss_frames": "drop_middle"},
 }
+#: computed and counted video tokens of 96, the first 32 of them clean
+N_TOKENS = {
+    "joint": (96, 64),
+    "joint-drop-middle": (64, 32),
+    "joint-mae25": (72, 40),
+    "joint-loss-only": (96, 32),
+}
 
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_variant_differs_from_the_anchor_in_its_name_and_one_line(name):
     anchor, variant = load_preset("joint"), load_preset(name)
-    training = msgspec.structs.replace(anchor.training, **VARIANTS[name])
-    assert variant == msgspec.structs.replace(anchor, name=name, training=training)
+    settings = msgspec.structs.replace(anchor.training, **VARIANTS[name])
+    assert variant == msgspec.structs.replace(anchor, name=name, training=settings)
 
 
 def frames(name, **changes):
@@ -34,12 +49,16 @@ def frames(name, **changes):
 
 def test_masks():
     assert frames("joint").at(3) == (None, None)
+    assert frames("joint", frames="keep_all").at(3) == (None, None)
     keep, counted = frames("joint-drop-middle").at(3)
     assert keep.tolist() == [*range(32), *range(64, 96)]
     assert counted is None
     keep, counted = frames("joint-loss-only").at(3)
     assert keep is None
     assert counted.tolist() == list(range(32, 64))  # of the 64 noisy ones: the last frame
+    keep, counted = frames("joint-loss-only", frames="drop_view:0").at(0)
+    assert keep.tolist() == [*range(32), *range(48, 64), *range(80, 96)]
+    assert counted.tolist() == list(range(48, 64))
 
 
 def test_mae25_draws_a_new_mask_of_the_same_size_for_every_update():
@@ -52,3 +71,136 @@ def test_mae25_draws_a_new_mask_of_the_same_size_for_every_update():
     assert set().union(*(keep.tolist() for keep in drawn)) == set(range(96))
     for other in ({"seed": 1}, {"frames": "mae25:seed=1"}):
         assert not torch.equal(frames("joint-mae25", **other).at(0)[0], drawn[0])
+
+
+@pytest.mark.parametrize(
+    ("field", "text", "message"),
+    [
+        ("frames", "drop_midle", "did you mean 'drop_middle'"),
+        ("loss_frames", "tokens:0-31", "leaves no video token to learn"),
+        ("held_out_episodes", -1, "must not be negative"),
+    ],
+)
+def test_bad_plans_are_refused(field, text, message):
+    with pytest.raises(InputError, match=message):
+        frames("joint", **{field: text})
+
+
+def losses_of(wam, name, *, update=0, change=None):
+    """The losses of an update of a fresh variant, its model's outputs, and the gradient that reaches the
+    data of the video [batch, entry, view, row, column, width]."""
+    model = wam.random_model("joint")
+    plans = frames(name)
+    _, data, _ = wam.prepared("joint")
+    batch = data.at(np.arange(8) * 3)
+    video = batch.target["video"].clone()
+    if change is not None:
+        change(video)
+    video.requires_grad_(True)
+    outputs = {}
+    honest = model.step
+    model.step = lambda *args, **kwargs: outputs.update(honest(*args, **kwargs)) or outputs
+    losses = stream_losses(
+        model,
+        NoiseSchedules(model),
+        Batch(batch.task, batch.present, {**batch.target, "video": video}),
+        torch.Generator().manual_seed(5),
+        *plans.at(update),
+    )
+    return losses, outputs, video
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("update", [0, 7])
+def test_no_gradient_passes_through_dropped_tokens(wam, name, update):
+    losses, outputs, video = losses_of(wam, name, update=update)
+    keep, _ = frames(name).at(update)
+    kept = torch.ones(64, dtype=torch.bool)
+    if keep is not None:
+        kept = torch.isin(torch.arange(32, 96), keep)
+    for stream, loss in losses.items():
+        assert torch.isfinite(loss)
+        (gradient,) = torch.autograd.grad(loss, video, retain_graph=True)
+        of_token = gradient.reshape(8, 64, -1).abs().sum(dim=(0, 2))
+        assert bool((of_token[~kept] == 0.0).all()), stream
+        assert bool((of_token[kept] > 0.0).all()), stream  # by the loss, or by attention
+    assert bool((outputs["video"].reshape(8, 64, -1)[:, ~kept] == 0.0).all())
+
+
+def test_dropped_tokens_change_no_loss(wam):
+    def spoil(video):
+        video[:, 0] += 3.0
+
+    for name, is_equal in (("joint", False), ("joint-drop-middle", True), ("joint-loss-only", False)):
+        before, _, _ = losses_of(wam, name)
+        after, _, _ = losses_of(wam, name, change=spoil)
+        for stream in before:
+            assert torch.equal(before[stream], after[stream]) == is_equal, (name, stream)
+
+
+def test_loss_only_is_the_dense_network_without_the_middle_frame_in_the_loss(wam):
+    dense, dense_outputs, video = losses_of(wam, "joint")
+    control, outputs, _ = losses_of(wam, "joint-loss-only")
+    for stream in outputs:
+        assert torch.equal(outputs[stream], dense_outputs[stream])
+    for stream in ("action", "proprio"):
+        assert torch.equal(control[stream], dense[stream])
+    assert not torch.equal(control["video"], dense["video"])
+    # what the loss says to the network's outputs: nothing about the middle frame
+    (direct,) = torch.autograd.grad(control["video"], outputs["video"], retain_graph=True)
+    assert bool((direct[:, 0] == 0.0).all())
+    assert bool((direct[:, 1] != 0.0).any())
+    # and yet the middle frame is read: by attention, from video and action losses
+    for stream in ("video", "action"):
+        again, _, video = losses_of(wam, "joint-loss-only")
+        (gradient,) = torch.autograd.grad(again[stream], video)
+        assert bool((gradient[:, 0].abs() > 0.0).any())
+
+
+def test_the_video_losses_of_the_frames_add_up(wam):
+    """Dense = the mean of the loss over the middle frame and the loss over the last one."""
+    dense, _, _ = losses_of(wam, "joint")
+    last, _, _ = losses_of(wam, "joint-loss-only")
+    model = wam.random_model("joint")
+    _, data, _ = wam.prepared("joint")
+    middle = stream_losses(
+        model,
+        NoiseSchedules(model),
+        data.at(np.arange(8) * 3),
+        torch.Generator().manual_seed(5),
+        None,
+        torch.arange(32),
+    )
+    assert dense["video"].item() == pytest.approx((last["video"] + middle["video"]).item() / 2, rel=1e-5)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_variant_trains_and_its_checkpoint_says_how(wam, name, tmp_path, monkeypatch):
+    config, data, codec = wam.prepared(name, n_updates=3)
+    seen = []
+    honest = training.stream_losses
+
+    def watched(model, schedules, batch, generator, keep, counted, *rest):
+        losses = honest(model, schedules, batch, generator, keep, counted, *rest)
+        seen.append((keep, batch, {key: loss.item() for key, loss in losses.items()}))
+        return losses
+
+    monkeypatch.setattr(training, "stream_losses", watched)
+    train(config, data, Run(tmp_path, "c", "d", progress=False), codec.state_dict())
+    assert len(seen) == 3
+    assert all(np.isfinite(list(losses.values())).all() for _, _, losses in seen)
+    if name == "joint-mae25":
+        assert not torch.equal(seen[0][0], seen[1][0])
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    assert manifest["frames"] == VARIANTS[name].get("frames")
+    assert manifest["loss_frames"] == VARIANTS[name].get("loss_frames")
+    computed, counted = N_TOKENS[name]
+    assert manifest["n_video_tokens"] == {"all": 96, "computed": computed, "with_loss": counted}
+    loaded = load_reference(tmp_path).config
+    assert (loaded.name, loaded.training.frames) == (name, VARIANTS[name].get("frames"))
+    # data and noise are those of the anchor, whatever is left out
+    anchor, anchor_data, _ = wam.prepared("joint", n_updates=3)
+    number = np.random.default_rng([anchor.training.seed, 0])
+    number.integers(2**62)
+    same = anchor_data.batch(number, anchor.training.batch_size)
+    assert torch.equal(same.target["video"], seen[0][1].target["video"])
