@@ -55,6 +55,7 @@ class Stream(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         n_steps: denoising steps by default.
         loss_weight: of the stream's mean squared error.
         residual: denoised entries are differences from the last clean one.
+        skip: the expert predicts what the best linear guess of the flow from x_t (``linear_flow``) leaves.
         sampler: the scheduler that steps this stream.
     """
 
@@ -67,6 +68,7 @@ class Stream(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sampler: Sampler
     loss_weight: float = 1.0
     residual: bool = False
+    skip: bool = False
 
     @property
     def tokens_per_entry(self) -> int:
@@ -331,6 +333,9 @@ def identity_bytes(config: Config) -> bytes:
         for field, default in defaults.items():
             if table[part] is not None and table[part][field] == default:
                 del table[part][field]
+    for stream in table["streams"].values():
+        if not stream["skip"]:
+            del stream["skip"]
     return msgspec.json.encode(table, order="sorted")
 
 
