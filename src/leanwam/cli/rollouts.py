@@ -35,6 +35,9 @@ def run(
 ) -> None:
     """Run planned episodes under a plan; run again after a kill to go on, nothing lost and nothing twice.
 
+    A checkpoint that was trained under a frame plan is not run under it unless --plan says so (frames=…); one
+    line says where the two differ.
+
     Example: leanwam rollouts run --plan sparse_10 --tasks push,door-open --episodes 50 --out episodes.jsonl
 
     Args:
@@ -65,6 +68,7 @@ def run(
         raise InputError("must be at least 1", field="--threads, --lanes", value=(threads, lanes))
     spec = parse_plan(plan)
     layout = cluster_layout(ray, workers, replicas, worker_lanes, gpus_per_replica)
+    say_frames(checkpoint, spec)
     common: dict[str, Any] = {
         "arm": arm or spec.name,
         "n_episodes": episodes,
@@ -98,6 +102,17 @@ def run(
     )
     if summary.get("ray"):
         text.print(_bound_line(summary["ray"]), markup=False)
+
+
+def say_frames(checkpoint: str, spec: PlanSpec) -> None:
+    """One line on stderr where the checkpoint was trained under other frames than the plan runs it with."""
+    from leanwam.cli.output import progress_console
+    from leanwam.models.reference.checkpoint import load_config
+    from leanwam.models.reference.training_frames import frames_note
+
+    note = frames_note(load_config(checkpoint), spec.frames)
+    if note is not None:
+        progress_console().print(note, markup=False, soft_wrap=True)
 
 
 def cluster_layout(

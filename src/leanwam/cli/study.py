@@ -142,9 +142,11 @@ class _Runner:
 
     def __call__(self, arm: Arm, planned: dict[str, int], table: Path) -> None:
         """Run what is missing, tasks with the same number of episodes together."""
+        from leanwam.cli.rollouts import say_frames
         from leanwam.rollouts.manifest import manifest_path, recorded_run
         from leanwam.studies.pipeline import episodes_of, n_missing
 
+        say_frames(arm.checkpoint, arm.plan)
         where = "one process" if self._ray is None else "Ray"
         n_left = n_missing(table, arm, planned)
         with recorded_run(

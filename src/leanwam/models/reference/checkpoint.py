@@ -28,15 +28,25 @@ def load_reference(name: str | os.PathLike[str] = "heads") -> ReferenceWAM:
     Raises:
         InputError: no such checkpoint, a broken file, or weights that do not fit the configuration.
     """
-    folder = _folder(name)
-    config_file, weights_file = folder / CONFIG, folder / WEIGHTS
-    for file in (config_file, weights_file):
-        if not file.is_file():
-            raise InputError("the checkpoint lacks this file", file=file)
-    config = decode_config(config_file.read_bytes(), file=config_file)
+    weights_file = _folder(name) / WEIGHTS
+    config = load_config(name)
+    if not weights_file.is_file():
+        raise InputError("the checkpoint lacks this file", file=weights_file)
     model = build_model(config)
     _load_strictly(model, read_tensors(weights_file), weights_file)
     return model.eval().requires_grad_(False)
+
+
+def load_config(name: str | os.PathLike[str]) -> Config:
+    """A checkpoint's configuration alone, without its weights.
+
+    Raises:
+        InputError: as ``load_reference``.
+    """
+    file = _folder(name) / CONFIG
+    if not file.is_file():
+        raise InputError("the checkpoint lacks this file", file=file)
+    return decode_config(file.read_bytes(), file=file)
 
 
 def build_model(config: Config) -> ReferenceWAM:
@@ -78,13 +88,17 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
 
 
 def write_atomically(file: Path, data: bytes) -> None:
-    """Replace a file so that a kill leaves the old or the new one, never half of it."""
+    """Replace a file so that a kill or a full disk leaves the old or the new one, never half of it."""
     temporary = file.with_name(file.name + ".tmp")
-    with temporary.open("wb") as stream:
-        stream.write(data)
-        stream.flush()
-        os.fsync(stream.fileno())
-    temporary.replace(file)
+    try:
+        with temporary.open("wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.replace(file)
+    except OSError:
+        temporary.unlink(missing_ok=True)  # half a file would hold the space that a full disk lacks
+        raise
 
 
 def _folder(name: str | os.PathLike[str]) -> Path:

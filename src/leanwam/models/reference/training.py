@@ -6,14 +6,14 @@ from its last state and ends with the bytes of an uninterrupted one.
 
 from __future__ import annotations
 
-import csv
 import json
 import math
-import os
 import platform
-import sys
+import signal
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from leanwam.models.reference.dataset import TrainingData
 from leanwam.models.reference.model import ReferenceWAM
 from leanwam.models.reference.objective import NoiseSchedules, stream_losses, weighted
 from leanwam.models.reference.training_frames import TrainingFrames
+from leanwam.models.reference.training_log import Progress, TrainingLog, say
 from leanwam.models.reference.training_state import RunState, load_state, save_state
 
 LOG_EVERY = 50
@@ -106,36 +107,70 @@ class Trainer:
 
     def restore(self) -> None:
         """Go on from the folder's last whole state, if there is one."""
+        for folder in (self.run.out, self.run.out / "training"):
+            for torn in folder.glob("*.tmp"):  # what a kill left of a write
+                torn.unlink()
         found = load_state(self.run.out / "training", self.parameters, self.ema, self.optimizer)
         if found is not None:
             self.state = found
-        _cut_log(self.run.out / "log.csv", self.state.update)
 
     def loop(self) -> None:
-        """Update until done; save at intervals and on interruption."""
+        """Update until done; save at intervals and on interruption.
+
+        A save that fails (a full disk) is said and tried again at the next interval; what was saved before is
+        still there.
+
+        Raises:
+            LeanwamError: the last save failed; the one before it can be gone on from.
+        """
         training = self.config.training
         began_wall, began_cpu = time.monotonic(), time.process_time()
         before_wall, before_cpu = self.state.wall_s, self.state.cpu_s
         saved = began_wall
-        board = _tensorboard(self.run.out / "training" / "tensorboard", self.state.update)
-        with _progress(training.n_updates, self.state.update, self.run.progress) as advance:
+        log = TrainingLog(
+            self.run.out / "log.csv", self.run.out / "training" / "tensorboard", self.state.update
+        )
+        with (
+            Progress(training.n_updates, self.state.update, self.run.progress) as advance,
+            interrupted_between_updates() as give_way,
+        ):
             try:
                 while self.state.update < training.n_updates:
+                    give_way()
                     self.update()
                     self.state.wall_s = before_wall + time.monotonic() - began_wall
                     self.state.cpu_s = before_cpu + time.process_time() - began_cpu
                     if self.state.update % LOG_EVERY == 0 or self.state.update == training.n_updates:
-                        self.log(board)
+                        self.log(log)
                     advance(self.state.update, self.state.last)
                     if time.monotonic() - saved > training.save_every_s:
-                        self.save()
+                        self.save_or_say()
                         saved = time.monotonic()
                     if self.run.after_update is not None:
                         self.run.after_update(self.state.update)
             finally:
-                self.save()
-                if board is not None:
-                    board.close()
+                log.close()
+                self.save_at_the_end()
+
+    def save_or_say(self) -> None:
+        """``save``; where the disk refuses, one line on stderr."""
+        try:
+            self.save()
+        except OSError as error:
+            say(
+                f"{self.run.out}: {error.strerror}; update {self.state.update} could not be saved, the save before it"
+                f" is kept, the next try is in {self.config.training.save_every_s:g} s"
+            )
+
+    def save_at_the_end(self) -> None:
+        """``save``; where the disk refuses, the error that says what is kept."""
+        try:
+            self.save()
+        except OSError as error:
+            raise LeanwamError(
+                f"{self.run.out}: {error.strerror}; update {self.state.update} could not be saved; run again to go on"
+                " from the last save"
+            ) from error
 
     def update(self) -> None:
         """One optimiser step; a non-finite loss or gradient is counted and skipped."""
@@ -169,32 +204,24 @@ class Trainer:
             )
         self.recent.append({name: float(value.detach()) for name, value in losses.items()})
 
-    def log(self, board: Any) -> None:
-        """One row of the CSV: means since the last row."""
+    def log(self, log: TrainingLog) -> None:
+        """One row of the log: means since the last row."""
         if not self.recent:
             return
         self.state.last = {
             name: float(np.mean([row[name] for row in self.recent])) for name in self.config.streams
         }
         self.recent.clear()
-        file = self.run.out / "log.csv"
+        rate = learning_rate(self.config, self.state.update - 1)
         row = {
             "update": self.state.update,
             "wall_s": round(self.state.wall_s, 1),
-            "learning_rate": learning_rate(self.config, self.state.update - 1),
+            "learning_rate": rate,
             **{f"loss_{name}": f"{value:.6f}" for name, value in self.state.last.items()},
             "n_nan": self.state.n_nan,
         }
-        is_new = not file.exists()
-        with file.open("a", newline="") as stream:
-            writer = csv.DictWriter(stream, fieldnames=list(row))
-            if is_new:
-                writer.writeheader()
-            writer.writerow(row)
-        if board is not None:
-            for name, value in self.state.last.items():
-                board.add_scalar(f"loss/{name}", value, self.state.update)
-            board.add_scalar("learning_rate", row["learning_rate"], self.state.update)
+        scalars = {f"loss/{name}": value for name, value in self.state.last.items()}
+        log.add(row, {**scalars, "learning_rate": rate})
 
     def save(self) -> None:
         """The state to go on from, and the EMA weights as a checkpoint."""
@@ -244,6 +271,34 @@ class Trainer:
         return self.model.eval().requires_grad_(False)
 
 
+@contextmanager
+def interrupted_between_updates() -> Iterator[Callable[[], None]]:
+    """Ctrl-C and SIGTERM end the run where ``give_way`` is called, never within an update, whose half would
+    be saved as a whole one.
+
+    Yields:
+        ``give_way``, which raises ``KeyboardInterrupt`` if one of them has come.
+    """
+    came: list[int] = []
+
+    def give_way() -> None:
+        if came:
+            raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield give_way
+        return
+    before = {
+        number: signal.signal(number, lambda number, frame: came.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield give_way
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def learning_rate(config: Config, update: int) -> float:
     """Linear warm-up, then a cosine down to 1 % of the peak."""
     training = config.training
@@ -290,65 +345,3 @@ def _claim(run: Run, config: Config) -> None:
                 )
     else:
         write_atomically(file, json.dumps(wanted).encode())
-
-
-def _cut_log(file: Path, update: int) -> None:
-    """Drop the rows that lie beyond the state that training goes on from."""
-    if not file.is_file():
-        return
-    with file.open(newline="") as stream:
-        rows = list(csv.DictReader(stream))
-    whole = [row for row in rows if None not in row.values() and (row.get("update") or "").isdigit()]
-    kept = [row for row in whole if int(row["update"]) <= update]
-    if not kept:
-        file.unlink()
-        return
-    lines = [",".join(kept[0]), *(",".join(row.values()) for row in kept)]
-    write_atomically(file, ("\r\n".join(lines) + "\r\n").encode())
-
-
-def _tensorboard(folder: Path, update: int) -> Any:
-    """A TensorBoard writer, or None with one line where tensorboard is not installed."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        print("leanwam: no tensorboard here (pip install 'leanwam[train]'): log.csv only", file=sys.stderr)
-        return None
-    return SummaryWriter(os.fspath(folder), purge_step=update + 1)
-
-
-class _progress:
-    """A progress bar with time left and the last losses; silent where not wanted."""
-
-    def __init__(self, total: int, done: int, show: bool) -> None:
-        from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            TextColumn,
-            TimeElapsedColumn,
-            TimeRemainingColumn,
-        )
-
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-        )
-        self._bar = Progress(*columns, console=Console(stderr=True), disable=not show)
-        self._row = self._bar.add_task("training", total=total, completed=done)
-
-    def __enter__(self) -> Callable[[int, dict[str, float]], None]:
-        self._bar.__enter__()
-
-        def advance(done: int, last: dict[str, float]) -> None:
-            text = " ".join(f"{name} {value:.3f}" for name, value in last.items())
-            self._bar.update(self._row, completed=done, description=f"training {text}")
-
-        return advance
-
-    def __exit__(self, *stop: Any) -> None:
-        self._bar.__exit__(*stop)

@@ -66,3 +66,23 @@ class TrainingFrames:
             drawn = int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0])
             plan = f"{match.group(1)}:seed={drawn}"
         return resolve_frames(plan, self._layout)
+
+
+def frames_note(config: Config, frames: str | None) -> str | None:
+    """One line where a checkpoint is to run with other frames than it was trained under; None where they agree.
+
+    A random plan agrees with any seed of itself: it was trained under all of them.
+
+    Args:
+        config: the checkpoint's.
+        frames: the frame plan that it is to run with; None: every token.
+
+    Raises:
+        InputError: no frame plan, or not one of this layout.
+    """
+    layout = config.layout()
+    trained, run = (text or "keep_all" for text in (config.training.frames, frames))
+    masks = [resolve_frames(without_seed(text), layout).video for text in (trained, run)]
+    if masks[0] == masks[1]:
+        return None
+    return f"{config.name} was trained under frames={trained}, run with frames={run}"
