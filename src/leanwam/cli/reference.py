@@ -1,4 +1,4 @@
-"""The reference WAM: collect demonstrations, train, evaluate."""
+"""The reference WAM: collect demonstrations, train, gate the predicted frames, evaluate."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from leanwam.cli.output import command_line
+from leanwam.cli.reference_frames import frames
 from leanwam.errors import InputError
 
 if TYPE_CHECKING:
@@ -272,4 +273,4 @@ def _json_bytes(payload: dict[str, Any]) -> bytes:
     return json.dumps(payload, indent=1, allow_nan=False).encode() + b"\n"
 
 
-COMMANDS = {"collect": collect, "train": train, "evaluate": evaluate}
+COMMANDS = {"collect": collect, "train": train, "frames": frames, "evaluate": evaluate}

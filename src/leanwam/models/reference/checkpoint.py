@@ -49,6 +49,21 @@ def load_config(name: str | os.PathLike[str]) -> Config:
     return decode_config(file.read_bytes(), file=file)
 
 
+def load_manifest(name: str | os.PathLike[str]) -> dict[str, Any]:
+    """How a checkpoint came to be (``Trainer.manifest``).
+
+    Raises:
+        InputError: there is no such checkpoint, no manifest, or it is no JSON object.
+    """
+    file = _folder(name) / "manifest.json"
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=dict[str, Any])
+    except FileNotFoundError as error:
+        raise InputError("the checkpoint lacks this file", file=file) from error
+    except msgspec.DecodeError as error:
+        raise InputError(f"is no JSON object: {error}", file=file) from error
+
+
 def build_model(config: Config) -> ReferenceWAM:
     """A model with fresh weights, its codec attached where the configuration has one."""
     model = ReferenceWAM(config)
