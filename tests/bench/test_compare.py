@@ -17,7 +17,7 @@ from leanwam.bench.ratio import NOTHING_SAVED
 from leanwam.bench.rows import card_rows, table
 from leanwam.bench.subjects import load_subject
 from leanwam.errors import InputError
-from leanwam.models.reference import ObservationBatch, ReferenceWAM
+from leanwam.models.reference import ObservationBatch, ReferenceWAM, load_preset
 from leanwam.plans import parse_plan, parse_plans
 from leanwam.report.card import load_speed
 
@@ -133,7 +133,7 @@ def test_training_updates_and_their_parts(joint: ReferenceWAM) -> None:
     assert only["flops_ratio"] > 1.2
     assert 1.0 < only["expected_ratio"] <= only["flops_ratio"]
     parts = found["parts"][f"{BASELINE} bs2"]
-    assert set(parts) == set(train.PARTS)
+    assert set(parts) == {*train.PARTS, "whole"}
     assert parts["communication"]["seconds"] is None
     assert "one process" in parts["communication"]["why"]
     assert all(parts[part]["seconds"] > 0 for part in ("loader", "forward", "backward", "optimiser"))
@@ -144,9 +144,36 @@ def test_the_trainer_that_is_timed_is_the_real_one(joint: ReferenceWAM, tmp_path
     config = msgspec.structs.replace(joint.config, tasks=(), normalization={})
     trainer = train.make_trainer(config, None, tmp_path)
     before = [p.detach().clone() for p in trainer.parameters.values()]
-    train.measure_parts(trainer, n_repeats=1)
+    found = train.measure_parts({"a": trainer}, n_repeats=1)["a"]
     assert trainer.state.update == 2
+    assert sum(
+        found[part]["seconds"] for part in train.PARTS if found[part]["seconds"] is not None
+    ) == pytest.approx(found["whole"]["seconds"], rel=1e-6)
     assert any(not torch.equal(a, b) for a, b in zip(before, trainer.parameters.values()))
+
+
+def test_training_variants_and_their_table() -> None:
+    """What a variant saves is what it does not compute: nothing where only a loss is off."""
+    anchor, *variants = (
+        _narrow(load_preset(name))
+        for name in ("joint", "joint-drop-middle", "joint-mae25", "joint-loss-only")
+    )
+    found = train.compare(anchor, [], 2, QUICK, variants=variants)
+    ratios = {item["plan"]: item["flops_ratio"] for item in found["rows"]}
+    assert ratios["joint-drop-middle"] > ratios["joint-mae25"] > 1.1
+    assert ratios["joint-loss-only"] == pytest.approx(1.0, abs=0.01)
+    plans = {item["plan"]: (item["frames"], item["loss_frames"]) for item in found["rows"]}
+    assert plans["joint-loss-only"] == (None, "drop_middle")
+    lines = train.speed_lines(found["rows"], found["parts"])
+    assert [line.split()[0] for line in lines[1:-1]] == [BASELINE, *ratios]
+    assert "dropped tokens can save only in forward and backward" in lines[-1]
+    other = msgspec.structs.replace(variants[0], n_layers=2)
+    with pytest.raises(InputError, match="differs from joint in more than its frame plans"):
+        train.compare(anchor, [], 2, QUICK, variants=[other])
+
+
+def _narrow(config):  # type: ignore[no-untyped-def]
+    return msgspec.structs.replace(config, width=32, n_layers=1, n_heads=2)
 
 
 def test_the_large_transformer_has_the_published_operations() -> None:

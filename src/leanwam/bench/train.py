@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,11 +16,12 @@ import numpy as np
 import torch
 
 from leanwam.bench.bounds import Machine, bounds
-from leanwam.bench.clock import Arm, interleave
+from leanwam.bench.clock import Arm, Samples, interleave
 from leanwam.bench.counts import Operations, operations
 from leanwam.bench.forward import frame_plans
 from leanwam.bench.generate import BASELINE, Options
 from leanwam.bench.rows import raw, row
+from leanwam.errors import InputError
 from leanwam.models.reference import training
 from leanwam.models.reference.checkpoint import build_model
 from leanwam.models.reference.config import Config
@@ -56,9 +57,7 @@ def make_trainer(config: Config, plan: PlanSpec | None, folder: Path) -> trainin
     """A trainer on random demonstrations, with a frame plan or without; the same weights and batches."""
     codec = None
     if plan is not None and plan.frames is not None:
-        config = msgspec.structs.replace(
-            config, training=msgspec.structs.replace(config.training, frames=plan.frames)
-        )
+        config = _with(config, frames=plan.frames)
     episodes = random_episodes(config)
     bare = build_model(config)
     if bare.codec is not None:
@@ -76,19 +75,30 @@ def compare(
     batch: int,
     options: Options,
     *,
+    variants: Sequence[Config] = (),
     machine: Machine | None = None,
 ) -> dict[str, Any]:
-    """Time updates of the real trainer at one batch size, each plan against the dense one."""
-    chosen = frame_plans(plans)
-    config = msgspec.structs.replace(
-        config,
-        training=msgspec.structs.replace(config.training, batch_size=batch),
-        tasks=(),
-        normalization={},
-    )
+    """Time updates of the real trainer at one batch size: frame plans and variants against the dense one.
+
+    Args:
+        config: the anchor.
+        plans: frame plans that it is trained under; a random one is drawn anew for every update.
+        batch: samples per update.
+        options: rounds and their order.
+        variants: other configurations, which differ from the anchor in name, ``frames`` and ``loss_frames`` only.
+        machine: its rates; None: nothing is said about what bounds an update.
+
+    Raises:
+        InputError: a variant that differs in more.
+    """
+    arms = {plan.name: _with(config, frames=plan.frames) for plan in frame_plans(plans)}
+    for variant in variants:
+        _refuse_other_differences(config, variant)
+        arms[variant.name] = variant
+    arms = {BASELINE: config, **arms}
+    arms = {name: _sized(arm, batch) for name, arm in arms.items()}
     with TemporaryDirectory() as folder:
-        trainers = {BASELINE: make_trainer(config, None, Path(folder))}
-        trainers |= {plan.name: make_trainer(config, plan, Path(folder)) for plan in chosen}
+        trainers = {name: make_trainer(arm, None, Path(folder)) for name, arm in arms.items()}
         counted: dict[str, Operations] = {name: operations(t.update) for name, t in trainers.items()}
         samples = interleave(
             [Arm.plain(name, trainer.update) for name, trainer in trainers.items()],
@@ -99,62 +109,101 @@ def compare(
             n_threads=torch.get_num_threads(),
             progress=options.progress,
         )
-        parts = {
-            f"{name} bs{batch}": measure_parts(trainer, n_repeats=options.n_share_repeats)
-            for name, trainer in trainers.items()
-        }
+        measured = measure_parts(trainers, n_repeats=options.n_share_repeats, seed=options.seed)
+    parts = {f"{name} bs{batch}": found for name, found in measured.items()}
     label = f"bs{batch} train"
-    dense_parts = parts[f"{BASELINE} bs{batch}"]
+    dense_parts = measured[BASELINE]
     rows = []
-    for plan in chosen:
-        flops_ratio = counted[BASELINE].flops / counted[plan.name].flops
+    for name, arm in arms.items():
+        if name == BASELINE:
+            continue
+        flops_ratio = counted[BASELINE].flops / counted[name].flops
         network = dense_parts["forward"]["share"] + dense_parts["backward"]["share"]
         rows.append(
             row(
                 samples,
-                name=f"{plan.name} bs{batch} train",
-                arm=plan.name,
+                name=f"{name} bs{batch} train",
+                arm=name,
                 baseline=BASELINE,
                 expected_ratio=1.0 / (1.0 - network + network / flops_ratio),
                 expected_from="end-to-end ceiling: measured share of forward and backward, counted operations",
                 target="train",
-                plan=plan.name,
+                plan=name,
+                frames=arm.training.frames,
+                loss_frames=arm.training.loss_frames,
                 batch=batch,
                 backend="eager",
                 flops_ratio=flops_ratio,
-                dispatch_ratio=counted[BASELINE].n_dispatched / counted[plan.name].n_dispatched,
+                network_share=network,
+                updates_per_s=_per_s(samples, name),
+                baseline_updates_per_s=_per_s(samples, BASELINE),
+                dispatch_ratio=counted[BASELINE].n_dispatched / counted[name].n_dispatched,
                 executions={"update": 1},
-                parts_ratio={
-                    part: _part_ratio(dense_parts, parts[f"{plan.name} bs{batch}"], part) for part in PARTS
-                },
+                parts_ratio={part: _part_ratio(dense_parts, measured[name], part) for part in PARTS},
             )
         )
     limits = {}
     if machine is not None:
-        measured = float(samples.of(BASELINE).min())
-        limits[label] = bounds(counted[BASELINE], machine, measured)
+        limits[label] = bounds(counted[BASELINE], machine, float(samples.of(BASELINE).min()))
     return {"rows": rows, "samples": {label: raw(samples)}, "parts": parts, "bounds": limits}
 
 
-def measure_parts(trainer: training.Trainer, *, n_repeats: int = 5) -> dict[str, dict[str, Any]]:
-    """Seconds and shares of an update's parts, medians over updates of the real trainer.
+def speed_lines(rows: Sequence[dict[str, Any]], parts: dict[str, dict[str, dict[str, Any]]]) -> list[str]:
+    """Updates per second of every arm and the CPU time of an update's parts, as a text table.
 
-    ``communication`` is None with a reason: this trainer is one process.
+    ``ceiling``: what an arm could reach at most, end to end, by the dense update's shares and the counted operations.
     """
-    spent: dict[str, float] = {}
-    updates: list[dict[str, float]] = []
-    with _timed_parts(trainer, spent):
-        for number in range(n_repeats + 1):
-            spent.clear()
-            began = time.perf_counter()
-            trainer.update()
-            total = time.perf_counter() - began
+    found = {f"{item['plan']} bs{item['batch']}": item for item in rows}
+    shown = [part for part in PARTS if part != "communication"]
+    width = max(len(name) for name in parts)
+    lines = [
+        f"{'CPU ms of an update':<{width}}  {'updates/s':>9}  "
+        + "  ".join(f"{part:>9}" for part in (*shown, "whole"))
+        + f"  {'ratio':>6}  {'ceiling':>7}"
+    ]
+    for name, measured in parts.items():
+        item = found.get(name)
+        cells = [f"{1000 * measured[part]['seconds']:>9.1f}" for part in (*shown, "whole")]
+        ratio = "" if item is None else f"{item['cpu_ratio']:>5.2f}×"
+        ceiling = "" if item is None else f"{item['expected_ratio']:>6.2f}×"
+        per_s = 1.0 / measured["whole"]["seconds"]
+        lines.append(f"{name:<{width}}  {per_s:>9.3f}  {'  '.join(cells)}  {ratio:>6}  {ceiling:>7}".rstrip())
+    shares = {name: measured for name, measured in parts.items() if name.startswith(f"{BASELINE} ")}
+    for name, measured in shares.items():
+        network = measured["forward"]["share"] + measured["backward"]["share"]
+        lines.append(f"of {name}, dropped tokens can save only in forward and backward: {network:.1%} of it")
+    return lines
+
+
+def measure_parts(
+    trainers: Mapping[str, training.Trainer], *, n_repeats: int = 5, seed: int = 0
+) -> dict[str, dict[str, dict[str, Any]]]:
+    """CPU seconds and shares of an update's parts, medians over rounds in which every trainer updates once.
+
+    CPU time of the process, all its threads: other processes lengthen the wall, not this. ``whole`` is the
+    update; ``communication`` is None with a reason: this trainer is one process.
+    """
+    updates: dict[str, list[dict[str, float]]] = {name: [] for name in trainers}
+    random = np.random.default_rng(seed)
+    names = list(trainers)
+    for number in range(n_repeats + 1):
+        for place in random.permutation(len(names)):
+            name = names[int(place)]
+            spent: dict[str, float] = {}
+            with _timed_parts(trainers[name], spent):
+                began = time.process_time()
+                trainers[name].update()
+                whole = time.process_time() - began
             if number:
-                rest = max(total - sum(spent.values()), 0.0)
-                updates.append({**spent, "rest": rest, "total": total})
-    whole = statistics.median(update["total"] for update in updates)
+                rest = max(whole - sum(spent.values()), 0.0)
+                updates[name].append({**spent, "rest": rest, "whole": whole})
+    return {name: _medians(found) for name, found in updates.items()}
+
+
+def _medians(updates: Sequence[dict[str, float]]) -> dict[str, dict[str, Any]]:
+    whole = statistics.median(update["whole"] for update in updates)
     parts: dict[str, dict[str, Any]] = {}
-    for part in PARTS:
+    for part in (*PARTS, "whole"):
         if part == "communication":
             parts[part] = {"seconds": None, "share": None, "why": "one process: nothing is communicated"}
             continue
@@ -163,13 +212,40 @@ def measure_parts(trainer: training.Trainer, *, n_repeats: int = 5) -> dict[str,
     return parts
 
 
+def _with(config: Config, **settings: Any) -> Config:
+    return msgspec.structs.replace(config, training=msgspec.structs.replace(config.training, **settings))
+
+
+def _sized(config: Config, batch: int) -> Config:
+    """The configuration at a batch size, for data made here: no tasks, no normalisation, nothing held out."""
+    sized = _with(config, batch_size=batch, held_out_episodes=0, task_weights={})
+    return msgspec.structs.replace(sized, tasks=(), normalization={})
+
+
+def _refuse_other_differences(anchor: Config, variant: Config) -> None:
+    alike = _with(variant, frames=anchor.training.frames, loss_frames=anchor.training.loss_frames)
+    if msgspec.structs.replace(alike, name=anchor.name) != anchor:
+        raise InputError(
+            f"differs from {anchor.name} in more than its frame plans", field="--variants", value=variant.name
+        )
+
+
+def _per_s(samples: Samples, name: str) -> dict[str, float]:
+    """Updates per second, from the medians of wall and CPU time."""
+    place = samples.names.index(name)
+    return {
+        "wall": 1.0 / float(np.median(samples.wall_s[place])),
+        "cpu": 1.0 / float(np.median(samples.cpu_s[place])),
+    }
+
+
 @contextmanager
 def _timed_parts(trainer: training.Trainer, spent: dict[str, float]) -> Iterator[None]:
     def timed(part: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def inner(*args: Any, **kwargs: Any) -> Any:
-            began = time.perf_counter()
+            began = time.process_time()
             output = function(*args, **kwargs)
-            spent[part] = spent.get(part, 0.0) + time.perf_counter() - began
+            spent[part] = spent.get(part, 0.0) + time.process_time() - began
             return output
 
         return inner

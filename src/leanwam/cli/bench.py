@@ -140,7 +140,8 @@ def generate(
 
 def train(
     *,
-    plans: str = "frames=drop_middle",
+    plans: str | None = None,
+    variants: str = "",
     batch: str = "8,32",
     preset: str = "joint",
     rounds: int = 10,
@@ -151,10 +152,11 @@ def train(
 ) -> None:
     """Time whole training updates under frame plans, and where an update's time goes.
 
-    Example: leanwam bench train --preset joint --plans frames=drop_middle --batch 8
+    Example: leanwam bench train --variants joint-drop-middle,joint-mae25,joint-loss-only --batch 32
 
     Args:
-        plans: frame plans (frames=drop_middle;frames=mae25:seed=0).
+        plans: frame plans (frames=drop_middle;frames=mae25:seed=0), by default the first if no variant is given.
+        variants: presets that differ from --preset in their frame plans only, separated by commas.
         batch: batch sizes.
         preset: heads, joint, or a .toml file.
         rounds: timed rounds; in each every arm updates once, in random order.
@@ -168,10 +170,16 @@ def train(
     from leanwam.models.reference import load_preset
 
     setting = _Setting("train", batch, "eager", "cpu", rounds, threads)
+    names = [name.strip() for name in variants.split(",") if name.strip()]
+    if plans is None:
+        plans = "dense" if names else "frames=drop_middle"
     specs = frame_plans(_plans(plans))
     config = load_preset(preset)
+    others = [load_preset(name) for name in names]
     runs: list[Callable[[Any], dict[str, Any]]] = [
-        lambda options, size=size: compare(config, specs, size, options, machine=setting.machine())  # type: ignore[misc]
+        lambda options, size=size: compare(  # type: ignore[misc]
+            config, specs, size, options, variants=others, machine=setting.machine()
+        )
         for size, _ in setting.pairs()
     ]
     _finish(setting, {"preset": config.name}, runs, out=out, card=card, json=json)
@@ -258,6 +266,10 @@ def _finish(
         return
     text = console()
     lines = table(merged["rows"]) + bounds_lines(merged["bounds"]) + _part_lines(merged["parts"])
+    if setting.target == "train":
+        from leanwam.bench.train import speed_lines
+
+        lines += speed_lines(merged["rows"], merged["parts"])
     for line in lines + disturbance_lines(merged["samples"]):
         text.print(line, markup=False)
 
@@ -267,7 +279,9 @@ def _part_lines(parts: dict[str, Any]) -> list[str]:
     for name, shares in parts.items():
         shown = {part: value["share"] if isinstance(value, dict) else value for part, value in shares.items()}
         told = ", ".join(
-            f"{part} {share:.1%}" for part, share in sorted(shown.items(), key=_by_share) if share is not None
+            f"{part} {share:.1%}"
+            for part, share in sorted(shown.items(), key=_by_share)
+            if share is not None and part != "whole"
         )
         lines.append(f"time of {name}: {told}")
     return lines
