@@ -13,7 +13,7 @@ from torch import Tensor
 
 from leanwam.models.reference.config import Config, Stream
 from leanwam.models.reference.dataset import Batch
-from leanwam.models.reference.model import Conditions, ReferenceWAM
+from leanwam.models.reference.model import Conditions, ReferenceWAM, StreamTokens
 
 _N_TRAIN = 1000
 
@@ -66,6 +66,7 @@ def stream_losses(
     generator: torch.Generator,
     keep: Tensor | None = None,
     counted_video: Tensor | None = None,
+    tokens: Mapping[str, StreamTokens] | None = None,
 ) -> dict[str, Tensor]:
     """Mean squared error per stream; over the kept tokens only where a frame plan leaves video tokens out.
 
@@ -77,6 +78,7 @@ def stream_losses(
         keep: rising indices of the video tokens that are computed; all by default.
         counted_video: indices among the noisy video tokens of those that carry loss, a part of the kept ones;
             all the kept ones by default.
+        tokens: ``token_sets`` of ``keep``, where they are known already.
     """
     config = model.config
     times, clean = draw_times(config, len(batch.task), generator)
@@ -88,16 +90,16 @@ def stream_losses(
         shape = (-1, *[1] * (data.ndim - 1))
         samples[name] = torch.where(clean[name].reshape(shape), data, x)
         network_times[name] = t.masked_fill(clean[name], 0.0)
-    conditions = Conditions(model, batch.task, batch.present, keep)
+    conditions = Conditions(model, batch.task, batch.present, keep, tokens)
     outputs = model.step(conditions, samples, network_times)
     losses = {}
     for name in config.streams:
         error = (outputs[name] - targets[name]).square().flatten(1, -2)
-        tokens = conditions.kept_noisy[name]
+        with_loss = conditions.kept_noisy[name]
         if name == "video" and counted_video is not None:
-            tokens = counted_video
-        if tokens is not None:
-            error = error[:, tokens]
+            with_loss = counted_video
+        if with_loss is not None:
+            error = error[:, with_loss]
         counted = (~clean[name]).float()
         losses[name] = (error.mean(dim=(1, 2)) * counted).sum() / counted.sum().clamp(min=1.0)
     return losses

@@ -30,7 +30,7 @@ from leanwam.models.reference.checkpoint import (
 )
 from leanwam.models.reference.config import Config, decode_config
 from leanwam.models.reference.dataset import TrainingData
-from leanwam.models.reference.model import ReferenceWAM
+from leanwam.models.reference.model import ReferenceWAM, token_sets
 from leanwam.models.reference.objective import NoiseSchedules, stream_losses, weighted
 from leanwam.models.reference.training_frames import TrainingFrames
 from leanwam.models.reference.training_log import Progress, TrainingLog, say
@@ -97,11 +97,13 @@ class Trainer:
             lr=training.learning_rate,
             weight_decay=training.weight_decay,
             betas=(0.9, 0.99),
-            foreach=True,
+            fused=True,
         )
         self.ema = {name: value.detach().clone() for name, value in self.parameters.items()}
         self.schedules = NoiseSchedules(model)
         self.frames = TrainingFrames(self.config)
+        keep, _ = self.frames.at(0)
+        self.tokens = token_sets(self.config, keep, model.device) if self.frames.is_fixed else None
         self.state = RunState()
         self.recent: list[dict[str, float]] = []
 
@@ -179,7 +181,7 @@ class Trainer:
         generator = torch.Generator().manual_seed(int(random.integers(2**62)))
         batch = self.data.batch(random, training.batch_size)
         keep, counted = self.frames.at(number)
-        losses = stream_losses(self.model, self.schedules, batch, generator, keep, counted)
+        losses = stream_losses(self.model, self.schedules, batch, generator, keep, counted, self.tokens)
         loss = weighted(self.config, losses)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
