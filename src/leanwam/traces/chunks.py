@@ -224,9 +224,9 @@ def read_raw(array: ArrayFile, name: str, out: NDArray[Any]) -> bytes:
     n_trailer = _CRC_BYTES if array.checksum else 0
     try:
         with FileIO(name) as stream:
-            n_read = stream.readinto(memoryview(out)) if out.nbytes else 0
+            n_read = stream.readinto(memoryview(cast(Any, out))) if out.nbytes else 0
             while 0 < n_read < out.nbytes:  # the system returns 2 GiB at once at most
-                more = stream.readinto(memoryview(out.reshape(-1).view(np.uint8)[n_read:]))
+                more = stream.readinto(memoryview(cast(Any, out.reshape(-1).view(np.uint8)[n_read:])))
                 if not more:
                     break
                 n_read += more
