@@ -14,7 +14,6 @@ from torch import nn
 from leanwam.errors import InputError
 from leanwam.models.frames import fill_dropped
 from leanwam.models.hosts import host
-from leanwam.models.hosts.caches import parse_cache
 from leanwam.plans import TokenLayout, resolve_frames
 from leanwam.traces import open_trace
 
@@ -110,7 +109,7 @@ def test_steps_are_skipped_and_counted(net):
     with host(net, scheduler=loop.scheduler).execute("video=sparse_4/taylor2,frames=drop_middle") as running:
         assert not torch.equal(loop(), untouched)
     assert running.executions == {"video": 4}
-    assert running.counters == {"network": 4}
+    assert running.counters == {"network": 4, "blocks": 4 * 3, "attention": 4 * 3}
     assert running.thinning.n_calls == 4
 
 
@@ -123,10 +122,15 @@ def test_a_cache_of_diffusers_is_named_by_the_plan(net, branches):
         first, second = loop(), loop()
     assert torch.equal(first, second)  # its state starts anew with every call
     assert not torch.equal(first, untouched)
-    assert running.counters["attention"] < 2 * 8 * branches * 3
+    counters = running.counters
+    n_calls = 2 * 8 * branches
+    assert counters["network"] == n_calls
+    assert n_calls < counters["blocks"] < 3 * n_calls
+    assert (counters["blocks"] - n_calls) % 2 == 0  # one block each time, and the other two or not
     with adapter.execute("cache:first_block:threshold=0.0", n_branches=branches) as running:
         assert torch.allclose(loop(), untouched, atol=1e-5)
-    assert running.counters["attention"] == 8 * branches * 3
+    assert running.counters["blocks"] == running.counters["attention"] == 8 * branches * 3
+    assert_clean(net)
     assert torch.equal(loop(), untouched)
 
 
@@ -149,17 +153,27 @@ def test_other_caches_run_and_leave_the_model_as_it_was(net, text):
 
 def test_what_a_cache_plan_refuses(net, monkeypatch):
     monkeypatch.setitem(sys.modules, "cache_dit", None)
-    assert parse_cache("cache:first_block:threshold=0.1") == ("first_block", {"threshold": 0.1})
     for text, rule in (
-        ("cache:firstblock", "no such cache"),
-        ("cache:first_block:0.1", "threshold=0.1"),
-        ("cache:first_block:treshold=0.1", "no such option"),
         ("cache:magcache", "mag_ratios"),
-        ("cache:cache_dit", "pip install cache-dit"),
+        ("cache:cache_dit:Fn_compute_blocks=1", "pip install cache-dit"),
+        ("cache:taylorseer", "found nothing to cache in WanTransformer3DModel"),
+        ("cache:taylorseer:taylor_factors_dtype=float33", "dtype like float32"),
     ):
         with pytest.raises(InputError, match=rule), host(net).execute(text, n_steps=8):
             pass
+    with (
+        pytest.raises(InputError, match="names a cache already"),
+        host(net).execute("cache:first_block", cache="first_block", n_steps=8),
+    ):
+        pass
+    monkeypatch.delattr("diffusers.hooks.FirstBlockCacheConfig")
+    with (
+        pytest.raises(InputError, match="installed diffusers has no FirstBlockCacheConfig"),
+        host(net).execute("cache:first_block", n_steps=8),
+    ):
+        pass
     assert not net.is_cache_enabled
+    assert_clean(net)
 
 
 @pytest.mark.parametrize("branches", [1, 2])

@@ -17,15 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from leanwam.errors import InputError
-from leanwam.models.hosts.base import (
-    HeadDescription,
-    Host,
-    HostDescription,
-    Lever,
-    Stream,
-    class_names,
-    require_attributes,
-)
+from leanwam.models.hosts.base import Host, Stream, class_names, require_attributes
+from leanwam.models.hosts.descriptions import HeadDescription, HostDescription, Lever
 from leanwam.models.hosts.recording import Playback
 from leanwam.models.patching import InstancePatch
 
