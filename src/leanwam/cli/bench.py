@@ -120,6 +120,8 @@ def generate(
 
     from leanwam.bench.generate import compare
     from leanwam.bench.subjects import describe, load_subject
+    from leanwam.plans import refuse_cache
+    from leanwam.rollouts.policy import NO_CACHES
 
     if model.startswith("host:"):
         if until is not None or caches:
@@ -128,6 +130,8 @@ def generate(
         return
     setting = _Setting("generate", batch or "1,4,8", backends, device, rounds, threads)
     specs = _plans(plans)
+    for spec in specs:
+        refuse_cache(spec, NO_CACHES)
     subject = load_subject(model, device)
     wanted = _streams(until, list(subject.config.streams))
     runs: list[Callable[[Any], dict[str, Any]]] = [

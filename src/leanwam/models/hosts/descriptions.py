@@ -17,7 +17,7 @@ class HeadDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         gated_by: what ``execute`` really skips when this head is held; None: it cannot be gated.
         why: the reason where it cannot, or a remark.
         flops: of one step of this head alone (multiply and add counted as two), or None if not counted.
-        share: of a step's FLOPs, 0…1, or None.
+        share: of a step's FLOPs, or of a call's (``HostDescription.shares_of``), 0…1, or None.
     """
 
     prediction_type: str | None
@@ -53,6 +53,7 @@ class HostDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         flops_per_step: of one step of the whole model, one sample, no guidance.
         levers: what can be left out.
         counted: how the FLOPs were counted; None: they were not.
+        shares_of: what the heads' shares are shares of: ``a step``, or ``a call`` where one call was counted.
     """
 
     host: str
@@ -63,14 +64,17 @@ class HostDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     flops_per_step: int | None = None
     levers: tuple[Lever, ...] = ()
     counted: str | None = None
+    shares_of: str = "a step"
 
     @property
     def share_of_step(self) -> dict[str, float | None]:
-        """Per head, its share 0…1 of a step's FLOPs; None where nothing was counted.
+        """Per head, its share 0…1 of a step's FLOPs; None where no step was counted.
 
-        A share of operations. A trace's ``share_of_step`` is one of measured time.
+        A share of operations; a trace's ``share_of_step`` is one of measured time. Depth is a share of a step
+        with depth, the others are shares of a step without.
         """
-        return {name: head.share for name, head in self.heads.items()}
+        of_step = self.shares_of == "a step"
+        return {name: head.share if of_step else None for name, head in self.heads.items()}
 
     def to_json(self) -> dict[str, Any]:
         return {**msgspec.to_builtins(self), "share_of_step": self.share_of_step}

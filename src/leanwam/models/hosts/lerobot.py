@@ -57,6 +57,7 @@ class _LeRobotHost(Host):
             flops_per_step=None,
             levers=tuple(levers),
             counted=None if counts is None else "torch FlopCounterMode on one call; share of the whole call",
+            shares_of="a call",
         )
 
     def _gated_by(self, name: str) -> str:
