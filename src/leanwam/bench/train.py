@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from unittest import mock
 
+import msgspec
 import numpy as np
 import torch
 
@@ -24,7 +25,7 @@ from leanwam.models.reference import training
 from leanwam.models.reference.checkpoint import build_model
 from leanwam.models.reference.config import Config
 from leanwam.models.reference.dataset import Episodes, TrainingData, prepare_config
-from leanwam.plans import PlanSpec, resolve_frames
+from leanwam.plans import PlanSpec
 
 PARTS = ("loader", "forward", "backward", "optimiser", "communication", "rest")
 
@@ -54,6 +55,10 @@ def random_episodes(config: Config, *, n_episodes: int = 8, length: int = 40, se
 def make_trainer(config: Config, plan: PlanSpec | None, folder: Path) -> training.Trainer:
     """A trainer on random demonstrations, with a frame plan or without; the same weights and batches."""
     codec = None
+    if plan is not None and plan.frames is not None:
+        config = msgspec.structs.replace(
+            config, training=msgspec.structs.replace(config.training, frames=plan.frames)
+        )
     episodes = random_episodes(config)
     bare = build_model(config)
     if bare.codec is not None:
@@ -61,12 +66,7 @@ def make_trainer(config: Config, plan: PlanSpec | None, folder: Path) -> trainin
     prepared = prepare_config(config, episodes, codec)
     torch.manual_seed(prepared.training.seed)
     model = build_model(prepared)
-    keep = None
-    if plan is not None and plan.frames is not None:
-        keep = resolve_frames(plan.frames, prepared.layout()).video
-    run = training.Run(
-        out=folder, command="leanwam bench train", data_digest="random", progress=False, keep=keep
-    )
+    run = training.Run(out=folder, command="leanwam bench train", data_digest="random", progress=False)
     return training.Trainer(model, TrainingData(prepared, episodes, codec), run)
 
 
@@ -79,8 +79,6 @@ def compare(
     machine: Machine | None = None,
 ) -> dict[str, Any]:
     """Time updates of the real trainer at one batch size, each plan against the dense one."""
-    import msgspec
-
     chosen = frame_plans(plans)
     config = msgspec.structs.replace(
         config,

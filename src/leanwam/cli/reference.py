@@ -69,7 +69,7 @@ def train(
     Args:
         demos: a demonstration store (leanwam reference collect).
         out: the run's folder; what it holds at the end is a checkpoint.
-        preset: heads, joint, or a preset's .toml file.
+        preset: heads, joint (or joint-drop-middle, joint-mae25, joint-loss-only), or a preset's .toml file.
         tasks: names of tasks of the store, separated by commas, or all.
         updates: optimiser updates, instead of the preset's.
         batch_size: samples per update, instead of the preset's.
@@ -95,6 +95,8 @@ def train(
     config = msgspec.structs.replace(config, training=msgspec.structs.replace(config.training, **given))
     torch.set_num_threads(threads)
     episodes, source = load_episodes(demos, tasks)
+    episodes, held_out = episodes.split(config.training.held_out_episodes)
+    source |= {"n_episodes": len(episodes.task), "n_held_out": len(held_out.task)}
     codec = None if config.codec is None else fit_codec(config, episodes, seed=config.training.seed)
     config = prepare_config(config, episodes, codec)
     data = TrainingData(config, episodes, codec)

@@ -23,12 +23,12 @@ from leanwam.models.reference.objective import NoiseSchedules, draw_times, strea
 from leanwam.models.reference.training import Run, learning_rate, train
 
 
-def run(wam, out, preset="heads", *, after=None, keep=None, **settings):
+def run(wam, out, preset="heads", *, after=None, **settings):
     config, data, codec = wam.prepared(preset, **settings)
     return train(
         config,
         data,
-        Run(out, "leanwam reference train", "d1", after_update=after, progress=False, keep=keep),
+        Run(out, "leanwam reference train", "d1", after_update=after, progress=False),
         None if codec is None else codec.state_dict(),
     )
 

@@ -44,8 +44,11 @@ class PatchCodec(nn.Module):
         self.register_buffer("scale", torch.ones(width))
         self.register_buffer("residual_scale", torch.ones(width))
 
-    def fit(self, pixels: Tensor, later: Tensor) -> None:
-        """Fit on uint8 views [n, view, height, width, 3] and the same scenes some steps later."""
+    def fit(self, pixels: Tensor, later: Tensor, residual_clamp: float = 0.0) -> None:
+        """Fit on uint8 views [n, view, height, width, 3] and the same scenes some steps later.
+
+        ``residual_clamp``: see ``config.Codec``.
+        """
         patches = self._patches(pixels).flatten(0, 1)
         self.mean.copy_(patches.mean(dim=0))
         centred = patches - self.mean
@@ -57,7 +60,11 @@ class PatchCodec(nn.Module):
         deviation = latent.flatten(0, -2).std(dim=0)
         self.scale.copy_(deviation.clamp(min=0.1 * float(deviation.max())) * 2.0)
         moved = self.encode(later) - self.encode(pixels)
-        self.residual_scale.copy_(moved.flatten(0, -2).pow(2).mean(dim=0).sqrt().clamp(min=1e-3))
+        rms = moved.flatten(0, -2).pow(2).mean(dim=0).sqrt().clamp(min=1e-3)
+        if residual_clamp > 0.0:
+            in_pixels = rms * self.scale
+            rms = in_pixels.clamp(min=residual_clamp * float(in_pixels.max())) / self.scale
+        self.residual_scale.copy_(rms)
 
     def encode(self, pixels: Tensor) -> Tensor:
         """uint8 [batch, view, height, width, 3] → float32 [batch, token, width], tokens as (view, row, column)."""
@@ -105,5 +112,9 @@ def fit_codec(config: Config, episodes: Episodes, *, seed: int, n_frames: int = 
     picked = np.sort(np.random.default_rng(seed).choice(len(rows), min(n_frames, len(rows)), replace=False))
     codec = PatchCodec(config.codec.patch, config.codec.width)
     now, later = rows[picked], np.minimum(rows[picked] + 8, last[picked])
-    codec.fit(torch.from_numpy(episodes.pixels[now]), torch.from_numpy(episodes.pixels[later]))
+    codec.fit(
+        torch.from_numpy(episodes.pixels[now]),
+        torch.from_numpy(episodes.pixels[later]),
+        config.codec.residual_clamp,
+    )
     return codec

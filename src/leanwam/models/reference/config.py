@@ -7,6 +7,8 @@ checkpoint as JSON and also holds the tasks and the normalisation that the train
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
@@ -14,7 +16,7 @@ from typing import Any, Literal
 import msgspec
 
 from leanwam.errors import InputError
-from leanwam.plans import TokenLayout
+from leanwam.plans import TokenLayout, resolve_frames
 
 Alignment = Literal["spread", "early"]
 
@@ -53,6 +55,7 @@ class Stream(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         n_steps: denoising steps by default.
         loss_weight: of the stream's mean squared error.
         residual: denoised entries are differences from the last clean one.
+        skip: the expert predicts what the best linear guess of the flow from x_t (``linear_flow``) leaves.
         sampler: the scheduler that steps this stream.
     """
 
@@ -65,6 +68,7 @@ class Stream(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sampler: Sampler
     loss_weight: float = 1.0
     residual: bool = False
+    skip: bool = False
 
     @property
     def tokens_per_entry(self) -> int:
@@ -93,10 +97,24 @@ class Stream(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Codec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The frozen patch codec of the pixel observation: patch edge in pixels, numbers per patch."""
+    """The frozen patch codec of the pixel observation.
+
+    Attributes:
+        patch: edge of a patch in pixels.
+        width: numbers per patch.
+        residual_clamp: how far a number's residual may be enlarged before it is predicted. 0: every number's
+            residual gets unit mean square, however small it is in pixels. c > 0: a number is treated as if its
+            residual had at least the share c of the largest one's size in pixels; 1: one scale for all, so that
+            the squared error of the latent is that of the pixels.
+    """
 
     patch: int
     width: int
+    residual_clamp: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.residual_clamp <= 1.0:
+            raise InputError("lies between 0 and 1", field="codec.residual_clamp", value=self.residual_clamp)
 
 
 class Training(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -107,6 +125,10 @@ class Training(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             as it is once an asynchronous sampler has finished it.
         save_every_s: seconds between checkpoints.
         task_weights: how often a task is drawn, relative to 1.
+        frames: a frame plan (``drop_middle``): the video tokens that it leaves out are not computed in training.
+            A random plan (``mae25``) is drawn anew for every update, the same number of tokens each time.
+        loss_frames: a frame plan: the tokens that it leaves out carry no loss, but are computed.
+        held_out_episodes: of each task, the last so many demonstrations are not trained on.
     """
 
     seed: int
@@ -119,6 +141,9 @@ class Training(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     share_clean: float
     save_every_s: float
     task_weights: dict[str, float] = {}
+    frames: str | None = None
+    loss_frames: str | None = None
+    held_out_episodes: int = 0
 
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -168,6 +193,19 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for name, stream in self.streams.items():
             _check_stream(name, stream, self.streams)
         reading_groups(self.streams)
+        if self.training.held_out_episodes < 0:
+            raise InputError(
+                "must not be negative",
+                field="training.held_out_episodes",
+                value=self.training.held_out_episodes,
+            )
+        kept = set(range(self.streams["video"].n_clean_tokens, self.streams["video"].n_tokens))
+        for field in ("frames", "loss_frames"):
+            text = getattr(self.training, field)
+            if text is not None:
+                kept &= set(resolve_frames(text, self.layout()).video)
+                if not kept:
+                    raise InputError("leaves no video token to learn", field=f"training.{field}", value=text)
 
 
 def reading_groups(streams: dict[str, Stream]) -> tuple[tuple[str, ...], ...]:
@@ -204,17 +242,52 @@ def reading_groups(streams: dict[str, Stream]) -> tuple[tuple[str, ...], ...]:
 
 
 def load_preset(name: str) -> Config:
-    """The configuration of a preset (``heads``, ``joint``) or of a TOML file."""
+    """The configuration of a preset (``heads``, ``joint``, ``joint-drop-middle``) or of a TOML file.
+
+    A file may say ``extends = "joint"`` (a preset, or a file beside it): it then holds only what differs.
+    """
+    path = Path(name)
+    if path.suffix != ".toml":
+        return decode_table(_read_table(name), file=f"{name}.toml")
+    return decode_table(_read_table(name), file=path)
+
+
+def _read_table(name: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
+    """A preset's or a file's TOML table, whatever it extends filled in."""
+    if name in seen:
+        raise InputError("extends itself", field="extends", value=" → ".join((*seen, name)))
     path = Path(name)
     if path.suffix == ".toml":
         if not path.is_file():
             raise InputError("there is no such preset file", file=path)
-        return decode_config(path.read_bytes(), file=path, toml=True)
-    known = presets()
-    if name not in known:
-        raise InputError(f"unknown preset; known: {', '.join(known)}", field="preset", value=name)
-    source = resources.files("leanwam.models.reference").joinpath("presets", f"{name}.toml")
-    return decode_config(source.read_bytes(), file=f"{name}.toml", toml=True)
+        data = path.read_bytes()
+    else:
+        known = presets()
+        if name not in known:
+            raise InputError(f"unknown preset; known: {', '.join(known)}", field="preset", value=name)
+        data = resources.files("leanwam.models.reference").joinpath("presets", f"{name}.toml").read_bytes()
+    try:
+        table: dict[str, Any] = msgspec.toml.decode(data)
+    except msgspec.DecodeError as error:
+        raise InputError(f"is no model configuration: {error}", file=name) from error
+    base = table.pop("extends", None)
+    if base is None:
+        return table
+    if not isinstance(base, str):
+        raise InputError("names a preset or a .toml file", file=name, field="extends", value=base)
+    if base.endswith(".toml"):
+        base = str(path.parent / base)
+    return _merged(_read_table(base, (*seen, name)), table)
+
+
+def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """``base`` with the changes in place of its values, tables entry by entry."""
+    both = {
+        key: _merged(base[key], value)
+        for key, value in changes.items()
+        if isinstance(value, dict) and isinstance(base.get(key), dict)
+    }
+    return {**base, **changes, **both}
 
 
 def presets() -> list[str]:
@@ -223,16 +296,47 @@ def presets() -> list[str]:
     return sorted(entry.name[:-5] for entry in folder.iterdir() if entry.name.endswith(".toml"))
 
 
-def decode_config(data: bytes, *, file: object, toml: bool = False) -> Config:
-    """Decode and check; unknown keys and wrong types are ``InputError`` that names the place."""
-    try:
-        if toml:
-            return msgspec.toml.decode(data, type=Config)
+def decode_config(data: bytes, *, file: object) -> Config:
+    """Decode JSON and check; unknown keys and wrong types are ``InputError`` that names the place."""
+    with _named(file):
         return msgspec.json.decode(data, type=Config)
+
+
+def decode_table(table: dict[str, Any], *, file: object) -> Config:
+    """The configuration that a TOML table says; errors as in ``decode_config``."""
+    with _named(file):
+        return msgspec.convert(table, type=Config)
+
+
+@contextmanager
+def _named(file: object) -> Iterator[None]:
+    try:
+        yield
     except InputError as error:
         raise InputError(error.rule, file=file, field=error.field, value=error.value) from error
     except msgspec.DecodeError as error:
         raise InputError(f"is no model configuration: {error}", file=file) from error
+
+
+#: Fields that came later. At their default they are no part of what a model's identity is taken over, so
+#: that the identity of earlier checkpoints, which preregistrations name, stays what it was.
+_LATER: dict[str, dict[str, Any]] = {
+    "codec": {"residual_clamp": 0.0},
+    "training": {"frames": None, "loss_frames": None, "held_out_episodes": 0},
+}
+
+
+def identity_bytes(config: Config) -> bytes:
+    """The configuration as the bytes that ``checkpoint_id`` is taken over."""
+    table = msgspec.to_builtins(config)
+    for part, defaults in _LATER.items():
+        for field, default in defaults.items():
+            if table[part] is not None and table[part][field] == default:
+                del table[part][field]
+    for stream in table["streams"].values():
+        if not stream["skip"]:
+            del stream["skip"]
+    return msgspec.json.encode(table, order="sorted")
 
 
 def _check_stream(name: str, stream: Stream, streams: dict[str, Stream]) -> None:

@@ -55,7 +55,29 @@ class Episodes:
         missing = [name for name in tasks if name not in set(self.task)]
         if missing:
             raise InputError("there is no demonstration of the task", field="tasks", value=missing[0])
-        chosen = np.array([name in set(tasks) for name in self.task])
+        return self._chosen(np.array([name in set(tasks) for name in self.task]))
+
+    def split(self, n_held_out: int) -> tuple[Episodes, Episodes]:
+        """All but the last ``n_held_out`` episodes of each task, in their order, and those; rows are shared.
+
+        Raises:
+            InputError: a task would have no episode left.
+        """
+        left = {name: list(self.task).count(name) for name in set(self.task)}
+        for name in sorted(left):
+            if left[name] <= n_held_out:
+                raise InputError(
+                    f"leaves no demonstration of {name}, of which there are {left[name]}",
+                    field="training.held_out_episodes",
+                    value=n_held_out,
+                )
+        is_held_out = np.zeros(len(self.task), dtype=bool)
+        for index, name in enumerate(self.task):
+            is_held_out[index] = left[name] <= n_held_out
+            left[name] -= 1
+        return self._chosen(~is_held_out), self._chosen(is_held_out)
+
+    def _chosen(self, chosen: NDArray[np.bool_]) -> Episodes:
         kept = [name for name, good in zip(self.task, chosen) if good]
         return Episodes(
             self.start[chosen], self.length[chosen], kept, self.proprio, self.action, self.world, self.pixels

@@ -65,8 +65,19 @@ def stream_losses(
     batch: Batch,
     generator: torch.Generator,
     keep: Tensor | None = None,
+    counted_video: Tensor | None = None,
 ) -> dict[str, Tensor]:
-    """Mean squared error per stream; over the kept tokens only where a frame plan leaves video tokens out."""
+    """Mean squared error per stream; over the kept tokens only where a frame plan leaves video tokens out.
+
+    Args:
+        model: in training mode or not; noise and times do not depend on it.
+        schedules: of the model.
+        batch: normalised.
+        generator: of times and noise: the same draws whatever is left out.
+        keep: rising indices of the video tokens that are computed; all by default.
+        counted_video: indices among the noisy video tokens of those that carry loss, a part of the kept ones;
+            all the kept ones by default.
+    """
     config = model.config
     times, clean = draw_times(config, len(batch.task), generator)
     samples, targets, network_times = {}, {}, {}
@@ -82,9 +93,11 @@ def stream_losses(
     losses = {}
     for name in config.streams:
         error = (outputs[name] - targets[name]).square().flatten(1, -2)
-        kept = conditions.kept_noisy[name]
-        if kept is not None:
-            error = error[:, kept]
+        tokens = conditions.kept_noisy[name]
+        if name == "video" and counted_video is not None:
+            tokens = counted_video
+        if tokens is not None:
+            error = error[:, tokens]
         counted = (~clean[name]).float()
         losses[name] = (error.mean(dim=(1, 2)) * counted).sum() / counted.sum().clamp(min=1.0)
     return losses

@@ -53,7 +53,7 @@ class Expert(nn.Module):
         super().__init__()
         width = config.width
         features = 1 + 2 * config.n_fourier
-        self.n_fourier, self.width = config.n_fourier, width
+        self.n_fourier, self.width, self.skip = config.n_fourier, width, stream.skip
         self.embed = nn.Linear(stream.width * features, width)
         self.task = nn.Embedding(max(len(config.tasks), 1), width)
         self.present = nn.Sequential(
@@ -94,6 +94,10 @@ class Expert(nn.Module):
         shift, scale = self.out_modulation(condition[:, -1:]).chunk(2, dim=-1)
         x = F.layer_norm(x[:, given.n_clean :], x.shape[-1:])
         output: Tensor = self.out(torch.addcmul(shift, x, scale + 1.0))
+        if self.skip:
+            output = torch.addcmul(
+                output, linear_flow(given.times[:, -1:, None]), given.tokens[:, given.n_clean :]
+            )
         return output
 
 
@@ -200,6 +204,16 @@ class StreamHead(nn.Module):
             output = whole.index_copy(1, kept, output)
         output = output.reshape(output.shape[0], *self.stream.shape)
         return (output, memory) if self.is_read else output
+
+
+def linear_flow(t: Tensor) -> Tensor:
+    """Factor k of the best linear guess k · x_t of the flow ``noise − data`` where both have variance 1.
+
+    x_t = (1 − t) data + t noise, so k = (2t − 1) / ((1 − t)² + t²): 1 in pure noise, −1 in clean data. What an
+    expert adds to it no longer has to carry the noise through its layers (compare the skip of Karras et al. 2022,
+    arXiv 2206.00364, table 1).
+    """
+    return (2.0 * t - 1.0) / ((1.0 - t).square() + t.square())
 
 
 def token_positions(stream: Stream) -> Tensor:

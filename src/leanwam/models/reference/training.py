@@ -28,10 +28,11 @@ from leanwam.models.reference.checkpoint import (
     save_reference,
     write_atomically,
 )
-from leanwam.models.reference.config import Config
+from leanwam.models.reference.config import Config, decode_config
 from leanwam.models.reference.dataset import TrainingData
 from leanwam.models.reference.model import ReferenceWAM
 from leanwam.models.reference.objective import NoiseSchedules, stream_losses, weighted
+from leanwam.models.reference.training_frames import TrainingFrames
 from leanwam.models.reference.training_state import RunState, load_state, save_state
 
 LOG_EVERY = 50
@@ -49,7 +50,6 @@ class Run:
         data_digest: hash of the demonstrations.
         after_update: called with the number of finished updates (tests, interruption).
         progress: show a progress bar on stderr.
-        keep: kept video tokens in every sample (a frame plan), or None.
     """
 
     out: Path
@@ -57,7 +57,6 @@ class Run:
     data_digest: str
     after_update: Callable[[int], None] | None = None
     progress: bool = True
-    keep: tuple[int, ...] | None = None
     data_source: dict[str, Any] = field(default_factory=dict)
 
 
@@ -101,7 +100,7 @@ class Trainer:
         )
         self.ema = {name: value.detach().clone() for name, value in self.parameters.items()}
         self.schedules = NoiseSchedules(model)
-        self.keep = None if run.keep is None else torch.tensor(run.keep, dtype=torch.int64)
+        self.frames = TrainingFrames(self.config)
         self.state = RunState()
         self.recent: list[dict[str, float]] = []
 
@@ -144,7 +143,8 @@ class Trainer:
         random = np.random.default_rng([training.seed, number])
         generator = torch.Generator().manual_seed(int(random.integers(2**62)))
         batch = self.data.batch(random, training.batch_size)
-        losses = stream_losses(self.model, self.schedules, batch, generator, self.keep)
+        keep, counted = self.frames.at(number)
+        losses = stream_losses(self.model, self.schedules, batch, generator, keep, counted)
         loss = weighted(self.config, losses)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
@@ -220,13 +220,23 @@ class Trainer:
                 "n_observations": len(self.data.task),
                 **self.run.data_source,
             },
-            "kept_video_tokens": None if self.run.keep is None else list(self.run.keep),
+            "frames": self.config.training.frames,
+            "loss_frames": self.config.training.loss_frames,
+            "n_video_tokens": self.n_tokens(),
             "wall_s": round(self.state.wall_s, 1),
             "cpu_s": round(self.state.cpu_s, 1),
             "n_nan": self.state.n_nan,
             "final_loss": self.state.last or None,
             "versions": versions(),
         }
+
+    def n_tokens(self) -> dict[str, int]:
+        """How many video tokens there are, are computed in an update, and carry loss."""
+        video = self.config.streams["video"]
+        keep, counted = self.frames.at(0)
+        computed = video.n_tokens if keep is None else len(keep)
+        with_loss = computed - video.n_clean_tokens if counted is None else len(counted)
+        return {"all": video.n_tokens, "computed": computed, "with_loss": with_loss}
 
     def finish(self) -> ReferenceWAM:
         """The model with EMA weights."""
@@ -266,12 +276,15 @@ def _claim(run: Run, config: Config) -> None:
 
     (run.out / "training").mkdir(exist_ok=True)
     file = run.out / "training" / "run.json"
-    mine = json.loads(msgspec.json.encode(config))
-    wanted = {"config": mine, "data_digest": run.data_digest, "keep": run.keep and list(run.keep)}
+    wanted = {"config": json.loads(msgspec.json.encode(config)), "data_digest": run.data_digest}
     if file.is_file():
         found = json.loads(file.read_text())
-        for key, value in wanted.items():
-            if found.get(key) != value:
+        begun = decode_config(json.dumps(found.get("config")).encode(), file=file)
+        for key, same in (
+            ("config", begun == config),
+            ("data_digest", found.get("data_digest") == run.data_digest),
+        ):
+            if not same:
                 raise InputError(
                     "a run with another value was begun here; choose another folder", file=file, field=key
                 )
