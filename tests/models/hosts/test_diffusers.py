@@ -11,7 +11,7 @@ import torch
 from diffusers import FlowMatchEulerDiscreteScheduler, WanTransformer3DModel
 from torch import nn
 
-from leanwam.errors import InputError
+from leanwam.errors import InputError, LeanwamError
 from leanwam.models.frames import fill_dropped
 from leanwam.models.hosts import host
 from leanwam.plans import TokenLayout, resolve_frames
@@ -150,6 +150,24 @@ def test_other_caches_run_and_leave_the_model_as_it_was(net, text):
         assert bool(torch.isfinite(loop()).all())
     assert running.counters["attention"] < 8 * 3
     assert torch.equal(loop(), untouched)
+
+
+def test_a_cache_that_fails_in_its_own_code_is_one_line(net):
+    """FasterCache of diffusers 0.42 on a bare Wan loop; a failure of the caller's own code stays what it is."""
+    loop = Loop(net)
+    with (
+        pytest.raises(
+            LeanwamError, match="cache:fastercache does not work on this model: IndexError in diffusers"
+        ),
+        host(net, scheduler=loop.scheduler).execute("cache:fastercache"),
+    ):
+        loop()
+    assert not net.is_cache_enabled
+    with (
+        pytest.raises(ZeroDivisionError),
+        host(net, scheduler=loop.scheduler).execute("cache:first_block"),
+    ):
+        _ = 1 / 0
 
 
 def test_what_a_cache_plan_refuses(net, monkeypatch):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-from leanwam.errors import InputError, require
+from leanwam.errors import InputError, LeanwamError, require
 from leanwam.plans import CACHES, parse_cache
 from leanwam.plans.caches import check_parameters
 
@@ -59,9 +60,25 @@ def enabled_cache(transformer: Any, text: str, current_time: Callable[[], float]
                 f" ({', '.join(key for key in fields if key.endswith('identifiers'))})",
                 field=f"cache:{name}",
             )
-        yield
+        with _failures_named(name):
+            yield
     finally:
         transformer.disable_cache()
+
+
+@contextmanager
+def _failures_named(name: str) -> Iterator[None]:
+    """Turn what fails inside the cache's own code (FasterCache without guidance, say) into one clear line."""
+    try:
+        yield
+    except (AssertionError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        *_, (frame, line) = traceback.walk_tb(error.__traceback__)
+        where = str(frame.f_globals.get("__name__", ""))
+        if not where.startswith(("diffusers.hooks", "cache_dit")):
+            raise
+        raise LeanwamError(
+            f"cache:{name} does not work on this model: {type(error).__name__} in {where}, line {line}: {error}"
+        ) from error
 
 
 def _has_hooks(transformer: Any) -> bool:
@@ -95,6 +112,7 @@ def _cache_dit(transformer: Any, options: dict[str, Any]) -> Iterator[None]:
     except (TypeError, ValueError) as error:
         raise InputError(" ".join(str(error).split()), field="cache:cache_dit") from error
     try:
-        yield
+        with _failures_named("cache_dit"):
+            yield
     finally:
         cache_dit.disable_cache(transformer)
