@@ -155,6 +155,7 @@ def test_other_caches_run_and_leave_the_model_as_it_was(net, text):
 def test_a_cache_that_fails_in_its_own_code_is_one_line(net):
     """FasterCache of diffusers 0.42 on a bare Wan loop; a failure of the caller's own code stays what it is."""
     loop = Loop(net)
+    loop()
     with (
         pytest.raises(
             LeanwamError, match="cache:fastercache does not work on this model: IndexError in diffusers"
