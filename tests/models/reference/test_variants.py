@@ -9,14 +9,18 @@ import numpy as np
 import pytest
 import torch
 
+from leanwam.cli.rollouts import say_frames
 from leanwam.errors import InputError
 from leanwam.models.reference import training
-from leanwam.models.reference.checkpoint import load_reference
-from leanwam.models.reference.config import load_preset
+from leanwam.models.reference.checkpoint import build_model, load_reference, save_reference
+from leanwam.models.reference.codec import PatchCodec
+from leanwam.models.reference.config import Codec, identity_bytes, load_preset
 from leanwam.models.reference.dataset import Batch
+from leanwam.models.reference.identity import checkpoint_id
 from leanwam.models.reference.objective import NoiseSchedules, stream_losses
 from leanwam.models.reference.training import Run, train
-from leanwam.models.reference.training_frames import TrainingFrames
+from leanwam.models.reference.training_frames import TrainingFrames, frames_note
+from leanwam.plans import parse_plan
 
 VARIANTS = {
     "joint": {},
@@ -204,3 +208,73 @@ def test_a_variant_trains_and_its_checkpoint_says_how(wam, name, tmp_path, monke
     number.integers(2**62)
     same = anchor_data.batch(number, anchor.training.batch_size)
     assert torch.equal(same.target["video"], seen[0][1].target["video"])
+
+
+@pytest.mark.parametrize(
+    ("name", "plan", "note"),
+    [
+        ("joint", None, None),
+        ("joint", "keep_all", None),
+        ("joint-loss-only", None, None),
+        ("joint-drop-middle", "drop_middle", None),
+        ("joint-drop-middle", "keep_ends", None),  # the same mask
+        ("joint-mae25", "keep:0.25:seed=9", None),  # any mask of the plan it was trained under
+        ("joint-drop-middle", None, "was trained under frames=drop_middle, run with frames=keep_all"),
+        ("joint-mae25", "drop_middle", "was trained under frames=mae25:seed=0, run with frames=drop_middle"),
+        ("joint", "drop_middle", "was trained under frames=keep_all, run with frames=drop_middle"),
+    ],
+)
+def test_a_checkpoint_run_with_other_frames_is_said(name, plan, note):
+    assert frames_note(load_preset(name), plan) == (None if note is None else f"{name} {note}")
+
+
+def test_rollouts_say_so_in_one_line(wam, tmp_path, capsys):
+    config, _, codec = wam.prepared("joint-drop-middle")
+    model = build_model(config)
+    model.codec.load_state_dict(codec.state_dict())
+    save_reference(tmp_path, config, model.state_dict())
+    say_frames(str(tmp_path), parse_plan("dense"))
+    said = capsys.readouterr().err
+    assert said == "joint-drop-middle was trained under frames=drop_middle, run with frames=keep_all\n"
+    say_frames(str(tmp_path), parse_plan("frames=drop_middle"))
+    assert capsys.readouterr().err == ""
+
+
+def test_a_preset_file_extends_a_preset_or_the_file_beside_it(tmp_path):
+    (tmp_path / "a.toml").write_text('extends = "joint"\n[training]\nseed = 7\n')
+    (tmp_path / "b.toml").write_text('extends = "a.toml"\nname = "b"\n')
+    (tmp_path / "c.toml").write_text('extends = "c.toml"\n')
+    joint, b = load_preset("joint"), load_preset(str(tmp_path / "b.toml"))
+    assert b == msgspec.structs.replace(
+        joint, name="b", training=msgspec.structs.replace(joint.training, seed=7)
+    )
+    with pytest.raises(InputError, match="extends itself"):
+        load_preset(str(tmp_path / "c.toml"))
+
+
+def test_the_identity_of_earlier_checkpoints_is_kept():
+    """Fields that came later are no part of it at their default, and are one otherwise."""
+    joint = load_preset("joint")
+    plain = identity_bytes(joint)
+    assert b"loss_frames" not in plain
+    assert b"residual_clamp" not in plain
+    for name in VARIANTS:
+        assert (identity_bytes(msgspec.structs.replace(load_preset(name), name="joint")) == plain) == (
+            name == "joint"
+        )
+    assert checkpoint_id(load_reference("heads")) == "leanwam reference heads sha256:a23b51e2f9eac1f2"
+
+
+def test_the_clamp_of_the_codec_raises_small_residuals_only():
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.randint(0, 256, (40, 1, 8, 8, 3), generator=generator, dtype=torch.uint8)
+    pixels[:, :, :, :4] //= 4  # patches of unequal size
+    codecs = [PatchCodec(4, 12) for _ in range(3)]
+    for codec, share in zip(codecs, (0.0, 0.5, 1.0)):
+        codec.fit(pixels, pixels.roll(1, 0), share)
+    free, half, common = ((codec.residual_scale * codec.scale) for codec in codecs)
+    torch.testing.assert_close(half, free.clamp(min=0.5 * float(free.max())))
+    torch.testing.assert_close(common, torch.full_like(common, float(free.max())))
+    assert float(free.min()) < 0.9 * float(free.max())
+    with pytest.raises(InputError, match=r"codec.residual_clamp: lies between 0 and 1"):
+        Codec(16, 48, 1.5)
