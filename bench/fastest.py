@@ -63,7 +63,9 @@ def main(
     with Progress(console=console, transient=True) as bar:
         walk = bar.add_task("calls", total=calls)
         queries = _queries(subject, calls, random=random_observations, progress=lambda: bar.advance(walk))
-        task = bar.add_task("searching", total=len(candidates(subject, frames=kinds)) + len(sizes) * (rounds + 2))
+        task = bar.add_task(
+            "searching", total=len(candidates(subject, frames=kinds)) + len(sizes) * (rounds + 2)
+        )
         found = search(
             subject,
             queries,

@@ -80,7 +80,7 @@ def test_the_streams_nobody_asked_for_can_be_left_out_alone(
 ) -> None:
     with planned_model(heads, plan) as (_, all_counts, options):
         expected = heads.generate(seen, SEEDS, until=("action",), **options)
-    with planned_model(heads, plan) as (spec, counts, options), asked_only(heads) as reuse:
+    with planned_model(heads, plan) as (_, counts, options), asked_only(heads) as reuse:
         found = heads.generate(seen, SEEDS, until=("action",), **options)
     assert np.array_equal(found.action, expected.action)
     assert counts.executions == {**all_counts.executions, "proprio": 0}

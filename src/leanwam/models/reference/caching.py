@@ -204,9 +204,7 @@ class CachedConditions(AskedConditions):
         tokens: dict[str, StreamTokens] = cache.get(
             "tokens", key, lambda: token_sets(model.config, keep, device)
         )
-        super().__init__(
-            model, task, present, keep, tokens, reuse=cache.reuse, last_executed=last_executed
-        )
+        super().__init__(model, task, present, keep, tokens, reuse=cache.reuse, last_executed=last_executed)
         self._cache = cache
         self._current: dict[str, EmbeddedTime] = {}
 
