@@ -114,4 +114,4 @@ def test_the_table_is_made_from_the_results(tmp_path: Path) -> None:
     )
     page = Path(done.stdout.strip()).read_text()
     assert "## forward" in page
-    assert "| frames=drop_middle bs1 | 1.36× |" in page
+    assert "| frames=drop_middle bs1 | 1.59× |" in page
