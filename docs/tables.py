@@ -1,4 +1,4 @@
-"""The README's tables from committed results: ``python docs/tables.py`` writes them, ``--check`` compares.
+"""The pages' tables from committed results: ``python docs/tables.py`` writes them, ``--check`` compares.
 
 A table stands between ``<!-- table NAME -->`` and ``<!-- end NAME -->``.
 """
@@ -60,32 +60,55 @@ def success() -> str:
     return "\n".join(lines)
 
 
+def hosts() -> str:
+    """Plans and caches on the tiny Wan model, from bench/results/hosts.json."""
+    result = json.loads((ROOT / "bench" / "results" / "hosts.json").read_text())
+    lines = [
+        "| plan | blocks that ran | attentions | FLOPs | rel. L2 error | cosine | promised | measured |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for row in result["rows"]:
+        ran, error = row["executions"], row["output_error"]
+        plan = re.sub(r"(mag_ratios=)\[.*?\]", r"\1[…]", row["plan"])
+        interval = "" if row["interval"] is None else " ({:.2f}–{:.2f})".format(*row["interval"])
+        lines.append(
+            f"| `{plan}` | {ran['blocks']:g} | {ran['attention']:g} | {1 / row['flops_ratio']:.1%} "
+            f"| {error['relative_l2_mean']:.4f} | {error['cosine_mean']:.4f} "
+            f"| {row['expected_ratio']:.2f}× | {row['measured_ratio']:.2f}×{interval} |"
+        )
+    return "\n".join(lines)
+
+
 def _steps(count: int) -> str:
     return "1 step" if count == 1 else f"{count} steps"
 
 
-TABLES: dict[str, Callable[[], str]] = {"demo": demo, "success": success}
+#: Page -> its tables.
+TABLES: dict[str, dict[str, Callable[[], str]]] = {
+    "README.md": {"demo": demo, "success": success},
+    "docs/hosts/diffusers.md": {"hosts": hosts},
+}
 
 
-def filled(text: str) -> str:
-    """The README with every table made anew."""
-    for name, make in TABLES.items():
+def filled(page: str) -> str:
+    """A page with every table made anew."""
+    text = (ROOT / page).read_text()
+    for name, make in TABLES[page].items():
         pattern = rf"(<!-- table {name} -->\n).*?(\n<!-- end {name} -->)"
         text, count = re.subn(
             pattern, lambda m, make=make: m.group(1) + make() + m.group(2), text, flags=re.DOTALL
         )
         if count != 1:
-            raise SystemExit(f"README.md: one table {name} is wanted, there are {count}")
+            raise SystemExit(f"{page}: one table {name} is wanted, there are {count}")
     return text
 
 
 def main() -> int:
     """Write the tables, or with --check say whether they are those of the results."""
-    readme = ROOT / "README.md"
-    text = readme.read_text()
     if "--check" in sys.argv[1:]:
-        return 0 if filled(text) == text else 1
-    readme.write_text(filled(text))
+        return 0 if all(filled(page) == (ROOT / page).read_text() for page in TABLES) else 1
+    for page in TABLES:
+        (ROOT / page).write_text(filled(page))
     return 0
 
 

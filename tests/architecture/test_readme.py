@@ -1,4 +1,4 @@
-"""The README's tables are those of the committed results, and its commands exist."""
+"""The pages' tables are those of the committed results, and its commands exist."""
 
 import re
 import subprocess

@@ -108,3 +108,15 @@ def test_samplers_that_numpy_does_not_know_go_through_the_real_scheduler(
     assert label in result["heads"]["action"]["solver"]
     assert result["heads"]["action"]["dense_replay_gap"] < 1e-3
     assert result["experiment_1_1"]["sparse_4"]["heads"]["action"]["solver"]["mse"] > 0
+
+
+def test_a_cache_plan_is_refused_in_one_line(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plans = "dense;cache:first_block:threshold=0.1"
+    assert main(["simulate", str(store), "--out", str(tmp_path / "out"), "--plans", plans]) == 2
+    shown = capsys.readouterr().err
+    assert "replay cannot know what a live cache decides" in shown
+    assert "cache:first_block:threshold=0.1" in shown
+    assert len(shown.strip().split("\n")) == 1
+    assert not (tmp_path / "out").exists()

@@ -23,7 +23,9 @@ from leanwam.replay import (
     sketch_trace,
 )
 from leanwam.replay.evaluate import worst_mean
-from leanwam.traces import Sampler, Trace, open_trace
+from leanwam.replay.sketch import unpack
+from leanwam.replay.sketch_grams import call_grams
+from leanwam.traces import Checksums, Sampler, Trace, open_trace
 
 MakeTrace = Callable[..., Trace]
 
@@ -122,6 +124,63 @@ def test_a_call_that_is_not_finite_is_dropped_and_named(make_trace: MakeTrace) -
     clean = sketch_trace(make_trace()).heads["action"]
     assert [call.call for call in spoilt.meta.dropped] == [2]
     assert spoilt.mean_gram() == pytest.approx(clean.mean_gram(np.arange(6) != 2), rel=1e-12)
+
+
+@pytest.mark.parametrize("dims", [False, True])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_grams_do_not_depend_on_the_pieces(monkeypatch: pytest.MonkeyPatch, dtype: type, dims: bool) -> None:
+    """Outputs that hardly move, so that squares of the outputs themselves would lose every digit."""
+    rng = np.random.default_rng(0)
+    outputs = (1e3 + 1e-3 * rng.standard_normal((7, 37, 5, 6)).cumsum(axis=1)).astype(dtype)
+    samples = rng.standard_normal((7, 38, 5, 6)).astype(dtype)
+    rows = np.concatenate([samples[:, :1], outputs], axis=1).reshape(7, 38, 30).astype(np.longdouble)
+    basis = np.concatenate([rows[:, :1] - rows[:, 1:2], rows[:, 1:2], np.diff(rows[:, 1:], axis=1)], axis=1)
+    expected = np.einsum("cie,cje->cij", basis, basis)
+    norms = np.sqrt(np.einsum("cii->ci", expected))
+    scale = norms[:, :, None] * norms[:, None, :]
+    for n_bytes in (1, 3000, 20_000, 2**20):
+        monkeypatch.setattr("leanwam.replay.sketch_grams._WORK_BYTES", n_bytes)
+        packed, bad, sums = call_grams(outputs, samples, dims)
+        assert np.abs((unpack(packed, 38) - expected) / scale).max() < 1e-13
+        assert len(bad) == 0
+        if dims:
+            total = unpack(sums, 38).sum(axis=0)
+            assert total == pytest.approx(expected.sum(axis=0).astype(float), rel=1e-9, abs=1e-9)
+    outputs[3, 20, 2, 2] = np.inf
+    outputs[5, 0, 0, 0] = np.nan
+    packed, bad, sums = call_grams(outputs, samples, dims)
+    assert bad.tolist() == [3, 5]
+    assert np.flatnonzero(np.isnan(packed).all(axis=1)).tolist() == [3, 5]
+    assert np.isfinite(sums).all()
+
+
+@pytest.mark.parametrize("n_threads", [1, 3])
+def test_the_kept_hash_is_that_of_the_content_and_damage_is_found(
+    make_trace: MakeTrace, tmp_path: Path, n_threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The checksums met while reading give the hash that opening every file gives."""
+    monkeypatch.setattr("leanwam.replay.sketching._BLOCK_BYTES", 1)
+    trace = make_trace()
+    made = sketch_trace(trace, n_threads=n_threads)
+    assert [content for _, content in made.meta.sources] == [trace.content_hash()]
+    checksums = Checksums()
+    trace.read("action", "model_output", checksums=checksums)
+    assert trace.content_hash(checksums) == trace.content_hash()
+    whole = sketch_trace(trace, tmp_path / "whole.sketch", n_threads=1).heads["action"]
+    assert np.array_equal(made.heads["action"].grams, whole.grams)
+    chunk = next((trace.path / "heads" / "state" / "sample").glob("c*4.0.0.0"))
+    content = bytearray(chunk.read_bytes())
+    content[3] ^= 1
+    chunk.write_bytes(content)
+    with pytest.raises(InputError, match="damaged chunk"):
+        sketch_trace(trace, tmp_path / "damaged.sketch", n_threads=n_threads)
+    chunk.write_bytes(content[:-9])
+    with pytest.raises(InputError, match="truncated chunk"):
+        sketch_trace(trace, tmp_path / "damaged.sketch", n_threads=n_threads)
+    chunk.unlink()
+    with pytest.raises(InputError, match="missing chunk"):
+        sketch_trace(trace, tmp_path / "damaged.sketch", n_threads=n_threads)
+    assert not list(tmp_path.glob("damaged.sketch*"))
 
 
 def test_dimensions_are_in_the_environments_units(make_trace: MakeTrace) -> None:

@@ -179,6 +179,48 @@ def test_the_plan_is_changed_between_requests(core):
         service.answer(request(0))
 
 
+def test_a_cache_plan_is_in_force_and_counted(core):
+    """A diffusers model behind the server: caches per request, nothing left behind when the plan changes."""
+    from diffusers import FlowMatchEulerDiscreteScheduler, WanTransformer3DModel
+
+    torch.manual_seed(0)
+    net = WanTransformer3DModel(
+        patch_size=(1, 2, 2), num_attention_heads=2, attention_head_dim=12, in_channels=4, out_channels=4,
+        text_dim=16, freq_dim=16, ffn_dim=32, num_layers=2, rope_max_seq_len=32,
+    ).eval()  # fmt: skip
+    scheduler = FlowMatchEulerDiscreteScheduler(shift=3.0)
+
+    @torch.no_grad()
+    def answer(message):
+        x = torch.randn(1, 4, 1, 8, 8, generator=torch.Generator().manual_seed(message["step_id"]))
+        scheduler.set_timesteps(6)
+        for t in scheduler.timesteps:
+            out = net(x, t.expand(1), torch.ones(1, 2, 16), return_dict=False)[0]
+            x = scheduler.step(out, t, x, return_dict=False)[0]
+        return {"actions": x.flatten().numpy()}
+
+    cache = "cache:first_block:threshold=0.5"
+    with PolicyService(answer, host(net, scheduler=scheduler), options={"n_steps": 6}, keep=4) as service:
+        dense = service.answer(request(0))["actions"]
+        service.set_plan(cache)
+        lean = service.answer(request(0))["actions"]
+        for k in range(1, 7):  # beyond keep: opened anew in between
+            service.answer(request(k))
+        np.testing.assert_array_equal(service.answer(request(0))["actions"], lean)
+        assert not np.array_equal(lean, dense)
+        with pytest.raises(InputError, match="no such parameter"):
+            service.set_plan("cache:first_block:treshold=0.5")
+        assert service.plan_name == cache
+        assert all(6 < a.counters["blocks"] < 12 and a.plan == cache for a in service.answered)
+        assert all(a.executions == {"video": 6} for a in service.answered)
+        service.set_plan("dense")
+        np.testing.assert_array_equal(service.answer(request(0))["actions"], dense)
+        assert service.answered[-1].counters["blocks"] == 12
+    assert all("forward" not in module.__dict__ for module in net.modules())
+    with pytest.raises(InputError, match="LeRobot flow policy: this model runs no cache plans"):
+        PolicyService(policy_of(core), host(core), cache).__enter__()
+
+
 def test_a_failing_request_is_answered_and_the_next_one_is_whole(core):
     core.broken = True
     service = PolicyService(policy_of(core), host(core), "sparse_5")

@@ -120,5 +120,10 @@ def make_study(tmp_path):
 
 
 @pytest.fixture
+def toy_env():
+    return ToyEnv
+
+
+@pytest.fixture
 def runner():
     return ToyRunner

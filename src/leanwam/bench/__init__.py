@@ -19,6 +19,8 @@ _EXPORTS = {
     "environment": "leanwam.bench.environment",
     "operations": "leanwam.bench.counts",
     "bounds": "leanwam.bench.bounds",
+    "HostSubject": "leanwam.bench.hosts",
+    "compare_host": "leanwam.bench.hosts",
 }
 
 __all__ = sorted(_EXPORTS)

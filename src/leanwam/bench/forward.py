@@ -19,7 +19,7 @@ from leanwam.bench.parts import networks
 from leanwam.bench.rows import raw, row
 from leanwam.bench.subjects import random_observation
 from leanwam.errors import InputError
-from leanwam.plans import PlanSpec, resolve_frames
+from leanwam.plans import PlanSpec, refuse_cache, resolve_frames
 
 if TYPE_CHECKING:
     from leanwam.models.reference import ReferenceWAM
@@ -55,6 +55,7 @@ def frame_plans(plans: Sequence[PlanSpec]) -> list[PlanSpec]:
         InputError: a plan acts over the steps of a call.
     """
     for plan in plans:
+        refuse_cache(plan, "a cache acts over the steps of a call, a forward is one step")
         over_steps = plan.default is not None or plan.heads or plan.sampler_steps is not None
         if (over_steps or plan.frames is None) and plan.name != "dense":
             raise InputError(

@@ -104,6 +104,9 @@ def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """The table as text, shaped like the frame-sparsity report's: item, expected, measured, interval."""
     width = max([len(item["name"]) for item in rows] + [4])
     head = f"{'item':<{width}}  {'expected':>8}  {'measured':>8}  {'95 % interval':>15}  {'p50 ms':>15}  "
+    errors = {item["name"]: _error_text(item["output_error"]) for item in rows if item.get("output_error")}
+    if errors:
+        head += f"{'error against dense':<22}  "
     lines = [head + f"{'executions per call':<32}  note"]
     for item in rows:
         interval = "—" if item["interval"] is None else "{:.3f}–{:.3f}".format(*item["interval"])
@@ -111,9 +114,10 @@ def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         times = f"{item['baseline_ms']['p50_ms']:.1f} → {item['arm_ms']['p50_ms']:.1f}"
         ran = " ".join(f"{head} {count:g}" for head, count in (item.get("executions") or {}).items())
         notes = [item["alarm"], cost_note(item), item["why"], "disturbed" if item["contended"] else None]
+        error = f"{errors[item['name']]:<22}  " if errors else ""
         lines.append(
             f"{item['name']:<{width}}  {expected:>8}  {item['measured_ratio']:>7.3f}×  {interval:>15}  "
-            f"{times:>15}  {ran:<32}  {'; '.join(text for text in notes if text)}".rstrip()
+            f"{times:>15}  {error}{ran:<32}  {'; '.join(text for text in notes if text)}".rstrip()
         )
     return lines
 
@@ -122,6 +126,12 @@ def cost_note(item: Mapping[str, Any]) -> str | None:
     """What a row that saves nothing costs at most, in words: from the lower end of its interval."""
     bound = item.get("costs_at_most")
     return None if bound is None else f"costs at most {bound:.1%}"
+
+
+def _error_text(error: Mapping[str, Any]) -> str:
+    if error["relative_l2_mean"] is None:
+        return f"— ({error['why']})"
+    return f"L2 {error['relative_l2_mean']:.3g} cos {error['cosine_mean']:.4f}"
 
 
 def bounds_lines(limits: Mapping[str, Mapping[str, Any]]) -> list[str]:

@@ -84,7 +84,7 @@ def forward(
 def generate(
     *,
     plans: str = "dense;sparse_10;video=prefix:5;plain_10",
-    batch: str = "1,4,8",
+    batch: str | None = None,
     model: str = "random:heads",
     device: str = "cpu",
     backends: str = "eager",
@@ -102,8 +102,10 @@ def generate(
 
     Args:
         plans: plans, or .toml plan files, separated by semicolons.
-        batch: batch sizes.
-        model: a checkpoint, or random:PRESET.
+        batch: batch sizes; by default 1,4,8, for a host model 1.
+        model: a checkpoint, random:PRESET, or host:MODULE:FACTORY (or host:FILE.py:FACTORY), a function of
+            yours that returns (model, run) for a model that leanwam.host knows: see docs/hosts. Caches are
+            plans there: cache:first_block:threshold=0.1.
         device: cpu or cuda.
         backends: eager, compile.
         until: streams that are asked for, e.g. action: every arm stops when they are done.
@@ -118,9 +120,18 @@ def generate(
 
     from leanwam.bench.generate import compare
     from leanwam.bench.subjects import describe, load_subject
+    from leanwam.plans import refuse_cache
+    from leanwam.rollouts.policy import NO_CACHES
 
-    setting = _Setting("generate", batch, backends, device, rounds, threads)
+    if model.startswith("host:"):
+        if until is not None or caches:
+            raise InputError("concern the reference model, not a host", field="--until, --caches")
+        _generate_host(plans, batch or "1", model, device, backends, rounds, threads, out, card, json)
+        return
+    setting = _Setting("generate", batch or "1,4,8", backends, device, rounds, threads)
     specs = _plans(plans)
+    for spec in specs:
+        refuse_cache(spec, NO_CACHES)
     subject = load_subject(model, device)
     wanted = _streams(until, list(subject.config.streams))
     runs: list[Callable[[Any], dict[str, Any]]] = [
@@ -136,6 +147,34 @@ def generate(
     ]
     about = {**describe(subject, model), "until": None if wanted is None else list(wanted)}
     _finish(setting, about, runs, out=out, card=card, json=json)
+
+
+def _generate_host(
+    plans: str,
+    batch: str,
+    model: str,
+    device: str,
+    backends: str,
+    rounds: int,
+    threads: int,
+    out: Path | None,
+    card: Path | None,
+    json: bool,
+) -> None:
+    from leanwam.bench.hosts import compare_host, describe, load_host
+
+    setting = _Setting("generate", batch, backends, device, rounds, threads)
+    if setting.backends != ("eager",):
+        raise InputError("a host runs as its factory built it: eager", field="--backends", value=backends)
+    specs = _plans(plans)
+    subjects = {size: load_host(model, batch=size, device=device) for size in setting.sizes}
+    runs: list[Callable[[Any], dict[str, Any]]] = [
+        lambda options, size=size: compare_host(  # type: ignore[misc]
+            subjects[size], specs, size, options, machine=setting.machine()
+        )
+        for size in setting.sizes
+    ]
+    _finish(setting, describe(subjects[setting.sizes[0]]), runs, out=out, card=card, json=json)
 
 
 def train(

@@ -81,10 +81,13 @@ def execute_report(
     from rich.progress import Progress
 
     from leanwam.cli.simulate import torch_solvers
-    from leanwam.plans import parse_plan
+    from leanwam.plans import parse_plan, refuse_cache
     from leanwam.replay import simulate
     from leanwam.rollouts.executed import execute_plan, repeat_calls
+    from leanwam.rollouts.policy import NO_CACHES
 
+    for plan in plans:
+        refuse_cache(plan, NO_CACHES)
     dense = parse_plan("dense")
     runs = [dense, *(plan for plan in plans if plan.name != "dense")]
     n_streams = noise_seeds - 1 if noise_seeds > 1 else 0

@@ -9,6 +9,8 @@ import tyro
 from leanwam.cli.output import console, print_json
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from leanwam.plans import TokenLayout
 
 
@@ -20,7 +22,7 @@ def list_families(*, json: bool = False) -> None:
     Args:
         json: print one JSON object on stdout.
     """
-    from leanwam.plans import FAMILIES, FRAME_FAMILIES, HOLDS, SEED_PLANS
+    from leanwam.plans import CACHES, FAMILIES, FRAME_FAMILIES, HOLDS, SEED_PLANS
 
     if json:
         print_json(
@@ -29,6 +31,7 @@ def list_families(*, json: bool = False) -> None:
                 "frames": FRAME_FAMILIES,
                 "seed_plans": list(SEED_PLANS),
                 "holds": list(HOLDS),
+                "caches": {name: cache.meaning for name, cache in CACHES.items()},
             }
         )
         return
@@ -39,6 +42,9 @@ def list_families(*, json: bool = False) -> None:
     for pattern, meaning in FRAME_FAMILIES.items():
         out.print(f"  {pattern:<18} {meaning}", markup=False)
     out.print(f"holds, after a slash (sparse_10/linear): {', '.join(HOLDS)}", markup=False)
+    out.print("caches of others, as cache:NAME:key=value (on host models):")
+    for name, cache in CACHES.items():
+        out.print(f"  {name:<18} {cache.meaning}", markup=False)
     out.print(f"the report's ten: {', '.join(SEED_PLANS)}", markup=False)
 
 
@@ -84,8 +90,24 @@ def show(
             f"  {'':<8} computes {len(head.computed)} of {head.n_steps}{forced}; hold: {head.hold}",
             markup=False,
         )
+    if result.cache is not None:
+        _print_cache(out, result.cache)
     if frames is not None:
         out.print(frames.picture(), markup=False)
+
+
+def _print_cache(out: Console, text: str) -> None:
+    from leanwam.plans import CACHES, parse_cache
+
+    name, options = parse_cache(text)
+    owner = CACHES[name].config or "the package cache-dit"
+    out.print(f"  cache    {name}: {CACHES[name].meaning} ({owner})", markup=False)
+    for key, value in options.items():
+        out.print(f"  {'':<8} {key} = {value!r}", markup=False)
+    out.print(
+        f"  {'':<8} decides while a host model runs; what it leaves out is counted there, not known here",
+        markup=False,
+    )
 
 
 def _layout(text: str) -> TokenLayout:

@@ -25,7 +25,7 @@ from leanwam.errors import InputError
 from leanwam.models.outputs import Path, combine, copied, get_leaf, primary_path, version, with_leaf
 from leanwam.models.patching import InstancePatch, Wrapper
 from leanwam.models.protocol import PerHead, model_steps, resolve_heads, resolve_per_head
-from leanwam.plans import HeadPlan, Plan, PlanSpec, parse_plan
+from leanwam.plans import HeadPlan, Plan, PlanSpec, parse_plan, refuse_cache
 
 #: Reads the time of a head's call from its arguments; larger is noisier. None: it cannot be told.
 TimestepOf = Callable[[tuple[Any, ...], dict[str, Any]], float | None]
@@ -322,6 +322,7 @@ def _resolve(
                 field="plan",
             )
         resolved = spec.resolve(steps, heads)
+    refuse_cache(resolved, "execute() gates heads and runs no cache plans")
     if resolved.frames is not None:
         raise InputError(
             "execute() gates heads; it does not run frame plans", field="frames", value=resolved.frames

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from leanwam.errors import InputError
+from leanwam.plans.caches import CACHES, parse_cache
 from leanwam.plans.families import family_steps
 from leanwam.plans.standins import HOLDS, Hold, standin_weights
 
@@ -55,11 +56,15 @@ class HeadPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A plan resolved for a model: one ``HeadPlan`` per head; ``frames`` names a frame plan or is None."""
+    """A plan resolved for a model: one ``HeadPlan`` per head; ``frames`` names a frame plan or is None.
+
+    ``cache`` names another's cache (``first_block:threshold=0.1``), which only a host model runs, or is None.
+    """
 
     name: str
     heads: dict[str, HeadPlan]
     frames: str | None = None
+    cache: str | None = None
 
     def head(self, name: str) -> HeadPlan:
         """The plan of one head; an unknown head names those that are known."""
@@ -84,6 +89,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "n_executed": {h: len(p.executed) for h, p in self.heads.items()},
             "forced_first_step": self.forced_first_step,
             "frames": self.frames,
+            "cache": self.cache,
         }
 
 
@@ -113,6 +119,10 @@ class PlanSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         heads: per head.
         frames: a frame plan's text, e.g. ``drop_middle``.
         sampler_steps: for ``plain_K``: run the plain sampler with K steps instead of gating.
+        cache: another's cache by name, e.g. ``first_block:threshold=0.1``; see ``plans.caches``.
+
+    Raises:
+        InputError: no such cache or parameter, or one that a head plan would lead astray.
     """
 
     name: str
@@ -120,6 +130,20 @@ class PlanSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     heads: dict[str, HeadSpec] = msgspec.field(default_factory=dict)
     frames: str | None = None
     sampler_steps: int | None = None
+    cache: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.cache is None:
+            return
+        name, _ = parse_cache(self.cache)
+        why = CACHES[name].not_with_steps
+        gated = [spec for spec in (self.default, *self.heads.values()) if spec and spec.plan != "dense"]
+        if why is not None and gated:
+            raise InputError(
+                f"{name} cannot be combined with a head plan, which leaves calls out: {why}",
+                field="plan",
+                value=self.name,
+            )
 
     def resolve(self, n_steps: int | Mapping[str, int], heads: Iterable[str]) -> Plan:
         """The plan for a model whose heads take ``n_steps`` steps (one number, or one per head).
@@ -144,4 +168,4 @@ class PlanSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             if spec is None and head not in BACKBONE_STREAMS:
                 spec = self.default
             resolved[head] = (spec or HeadSpec(plan="dense")).resolve(steps)
-        return Plan(name=self.name, heads=resolved, frames=self.frames)
+        return Plan(name=self.name, heads=resolved, frames=self.frames, cache=self.cache)

@@ -1,18 +1,22 @@
 """Plans as text and as TOML files.
 
 Text: ``sparse_10``, ``sparse_10/linear``, ``action=sparse_10,video=dense``, ``frames=drop_middle``,
-``at:0,7,14,49``, ``plain_10``. A list of plans is separated by commas or semicolons; ``head=…`` items
-that follow each other belong to one plan as long as no head repeats, and bare numbers continue ``at:``.
+``at:0,7,14,49``, ``plain_10``, ``cache:first_block:threshold=0.1``. A list of plans is separated by commas
+or semicolons outside of brackets; ``head=…`` items that follow each other belong to one plan as long as no
+head repeats, and bare numbers continue ``at:``. A cache beside frames or heads is written as such an item:
+``frames=drop_middle,cache=first_block:threshold=0.1``.
 """
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from leanwam.errors import InputError
+from leanwam.plans.caches import CACHES, PREFIX, cache_text, check_parameters, parse_cache, split_outside
 from leanwam.plans.families import family_steps, nearest_family
 from leanwam.plans.plan import HeadSpec, PlanSpec
 from leanwam.plans.standins import HOLDS
@@ -38,7 +42,7 @@ def parse_plan(text: str) -> PlanSpec:
 def parse_plans(text: str) -> list[PlanSpec]:
     """Read a list of plans: ``sparse_10,tail_only_4/linear`` or ``action=sparse_10,video=dense;dense``."""
     groups: list[list[str]] = []
-    for part in text.split(";"):
+    for part in split_outside(text, ";"):
         groups.extend(_group(part, text))
     plans = [load_plan(Path(g[0])) if g[0].endswith(".toml") else _from_items(g) for g in groups]
     names = [plan.name for plan in plans]
@@ -50,7 +54,7 @@ def parse_plans(text: str) -> list[PlanSpec]:
 
 def _group(part: str, text: str) -> list[list[str]]:
     groups: list[list[str]] = []
-    for raw in part.split(","):
+    for raw in split_outside(part, ","):
         token = raw.strip()
         if not token:
             raise InputError("an empty plan name", field="plan", value=text)
@@ -72,8 +76,13 @@ def _from_items(items: list[str]) -> PlanSpec:
     heads: dict[str, HeadSpec] = {}
     frames: str | None = None
     sampler_steps: int | None = None
+    cache: str | None = None
     names: list[str] = []
     for text in items:
+        if text.startswith(PREFIX):
+            cache = text.removeprefix(PREFIX)
+            names.append(text)
+            continue
         item = _ITEM.fullmatch(text)
         if item is None:
             plain = re.fullmatch(r"plain_(\d+)", text)
@@ -88,11 +97,21 @@ def _from_items(items: list[str]) -> PlanSpec:
         elif item.group(1) == "frames":
             frames = item.group(2)
             names.append(text)
+        elif item.group(1) == "cache":
+            cache = item.group(2).removeprefix(PREFIX)
+            names.append(f"cache={cache}")
         else:
             heads[item.group(1)] = _head_spec(item.group(2))
             names.append(f"{item.group(1)}={_head_text(heads[item.group(1)])}")
+    if names == [f"cache={cache}"]:
+        names = [f"{PREFIX}{cache}"]
     return PlanSpec(
-        name=",".join(names), default=default, heads=heads, frames=frames, sampler_steps=sampler_steps
+        name=",".join(names),
+        default=default,
+        heads=heads,
+        frames=frames,
+        sampler_steps=sampler_steps,
+        cache=cache,
     )
 
 
@@ -112,13 +131,17 @@ def _head_text(spec: HeadSpec) -> str:
 
 
 class _PlanFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The TOML form: ``name``, ``[default]``, ``[heads.NAME]`` (plan or computed, hold), ``frames``."""
+    """The TOML form: ``name``, ``[default]``, ``[heads.NAME]`` (plan or computed, hold), ``frames``.
+
+    ``cache`` is its text (``"first_block:threshold=0.1"``) or a table of ``name`` and its parameters.
+    """
 
     name: str
     default: HeadSpec | None = None
     heads: dict[str, HeadSpec] = msgspec.field(default_factory=dict)
     frames: str | None = None
     sampler_steps: int | None = None
+    cache: str | dict[str, Any] | None = None
 
 
 def load_plan(path: Path) -> PlanSpec:
@@ -143,10 +166,27 @@ def load_plan(path: Path) -> PlanSpec:
                 family_steps(spec.plan, _LARGEST_N)
             except InputError as error:
                 raise InputError(error.rule, file=path, field=head, value=error.value) from error
-    return PlanSpec(
-        name=content.name,
-        default=content.default,
-        heads=content.heads,
-        frames=content.frames,
-        sampler_steps=content.sampler_steps,
-    )
+    try:
+        return PlanSpec(
+            name=content.name,
+            default=content.default,
+            heads=content.heads,
+            frames=content.frames,
+            sampler_steps=content.sampler_steps,
+            cache=_cache_of(content.cache),
+        )
+    except InputError as error:
+        raise InputError(error.rule, file=path, field=error.field, value=error.value) from error
+
+
+def _cache_of(given: str | dict[str, Any] | None) -> str | None:
+    """A plan file's cache as text."""
+    if given is None or isinstance(given, str):
+        return given if given is None else given.removeprefix(PREFIX)
+    options = dict(given)
+    name = options.pop("name", None)
+    if not isinstance(name, str):
+        raise InputError(f"wants a name (known: {', '.join(CACHES)})", field="cache.name", value=name)
+    parse_cache(name)
+    check_parameters(name, options, CACHES[name].parameters)
+    return cache_text(name, options)

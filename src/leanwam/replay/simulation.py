@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from leanwam.errors import InputError
-from leanwam.plans import BACKBONE_STREAMS, SEED_PLANS, HeadPlan, PlanSpec, parse_plan
+from leanwam.plans import BACKBONE_STREAMS, SEED_PLANS, HeadPlan, PlanSpec, parse_plan, refuse_cache
 from leanwam.replay.beyond import Spread, cost_section, curve_section, level_summary, noise_spread
 from leanwam.replay.collect import ExternalSolvers, HeadPass, pass_over_head
 from leanwam.replay.frontier import entry, search_clipped
@@ -150,6 +150,7 @@ def _rows(specs: Sequence[PlanSpec], trace: Trace) -> Rows:
     """Plan name -> (head plans, why it cannot be replayed), sorted as text as in the report."""
     rows: Rows = {}
     for spec in specs:
+        refuse_cache(spec, "replay cannot know what a live cache decides")
         why = None
         if spec.sampler_steps is not None:
             why = "another run of the sampler, with its own timesteps: it can be executed, not replayed"

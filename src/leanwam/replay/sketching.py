@@ -23,11 +23,12 @@ from leanwam.replay.sketch import (
     Sketch,
     SketchMeta,
     open_sketch,
-    pack,
     packed_size,
     write_meta,
 )
+from leanwam.replay.sketch_grams import call_grams
 from leanwam.replay.solver import LinearSolver
+from leanwam.traces import Checksums
 
 if TYPE_CHECKING:
     from leanwam.traces import Trace
@@ -64,22 +65,22 @@ def sketch_trace(
         InputError: the folder is there and is no sketch; no head has model_output.
     """
     root = sketch_path(trace) if out is None else out
-    content = trace.content_hash()
     heads = [head for head in trace.heads if "model_output" in trace.quantities(head)]
     if not heads:
         raise InputError("a sketch needs model_output, which no head of the trace has", file=trace.path)
     metas = {head: _head_meta(trace, head, external, dims) for head in heads}
-    kept = _kept(root, content, metas)
-    if kept is not None:
+    if root.exists() and (kept := _kept(root, trace.content_hash(), metas)) is not None:
         return kept
     work = root.with_name(root.name + ".part")
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     try:
+        checksums = Checksums()
         done = {
-            head: _sketch_head(trace, head, meta, work, n_threads, progress) for head, meta in metas.items()
+            head: _sketch_head(trace, head, meta, work, n_threads, progress, checksums)
+            for head, meta in metas.items()
         }
-        write_meta(work, _meta(trace, content, done))
+        write_meta(work, _meta(trace, trace.content_hash(checksums), done))
         shutil.rmtree(root, ignore_errors=True)
         work.replace(root)
     except BaseException:
@@ -90,8 +91,6 @@ def sketch_trace(
 
 def _kept(root: Path, content: str, metas: dict[str, HeadSketchMeta]) -> Sketch | None:
     """The sketch at ``root`` if it is that of this content, with nothing missing."""
-    if not root.exists():
-        return None
     if not (root / "sketch.json").is_file():
         raise InputError("is there and is no sketch; choose another place", file=root)
     try:
@@ -140,7 +139,7 @@ def _meta(trace: Trace, content: str, heads: dict[str, HeadSketchMeta]) -> Sketc
         n_steps=trace.n_steps,
         heads=heads,
         episodes=tuple((name, int(number)) for number in numbers),
-        tasks=tuple("" if tasks is None else str(np.asarray(tasks)[i]) for i in range(trace.n_calls)),
+        tasks=("",) * trace.n_calls if tasks is None else tuple(np.asarray(tasks).tolist()),
     )
 
 
@@ -151,13 +150,14 @@ def _sketch_head(
     root: Path,
     n_threads: int,
     progress: Callable[[str, int], None] | None,
+    checksums: Checksums,
 ) -> HeadSketchMeta:
     width = packed_size(trace.n_steps + 1)
     n_dims = (meta.shape[-1] if meta.shape else 1) if meta.has_dims else 0
     dims = np.zeros((n_dims, width))
     dropped: list[DroppedCall] = []
     with GramFile(root / f"{head}.gram.npy", trace.n_calls, width) as grams:
-        for start, block, bad, per_dim in _blocks(trace, head, meta, n_threads):
+        for start, block, bad, per_dim in _blocks(trace, head, meta, n_threads, checksums):
             grams.append(block)
             dims += per_dim
             why = f"{head}: values that are not finite"
@@ -174,22 +174,29 @@ def _fields(meta: HeadSketchMeta) -> dict[str, Any]:
 
 
 def _blocks(
-    trace: Trace, head: str, meta: HeadSketchMeta, n_threads: int
+    trace: Trace, head: str, meta: HeadSketchMeta, n_threads: int, checksums: Checksums
 ) -> Iterator[tuple[int, Floats, NDArray[np.int64], Floats]]:
     """Blocks in order, a few of them in flight at once, so that memory does not grow with the trace."""
     names = ["model_output", "sample"] if meta.has_x_T else ["model_output"]
     per_call = sum(trace.call_bytes(head, name) for name in names)
-    step = max(1, _BLOCK_BYTES // per_call)
+    chunk = max(trace.calls_per_chunk(head, name) for name in names)
+    step = max(1, _BLOCK_BYTES // per_call // chunk) * chunk
+    for name in names:  # before any thread asks for them
+        checksums.of(head, name, trace.n_calls)
+    starts = range(0, trace.n_calls, step)
 
     def work(start: int) -> tuple[int, Floats, NDArray[np.int64], Floats]:
         stop = min(start + step, trace.n_calls)
-        arrays = [trace.read(head, name, start, stop) for name in names]
-        return (start, *_grams(arrays, meta.has_dims))
+        outputs, *samples = [trace.read(head, name, start, stop, checksums=checksums) for name in names]
+        return (start, *call_grams(outputs, samples[0] if samples else None, meta.has_dims))
 
+    if n_threads == 1:
+        yield from map(work, starts)
+        return
     with ThreadPoolExecutor(max_workers=n_threads) as pool:
         waiting: deque[Future[tuple[int, Floats, NDArray[np.int64], Floats]]] = deque()
         try:
-            for start in range(0, trace.n_calls, step):
+            for start in starts:
                 waiting.append(pool.submit(work, start))
                 if len(waiting) > n_threads:
                     yield waiting.popleft().result()
@@ -198,29 +205,3 @@ def _blocks(
         finally:
             for future in waiting:
                 future.cancel()
-
-
-def _grams(arrays: list[NDArray[Any]], dims: bool) -> tuple[Floats, NDArray[np.int64], Floats]:
-    """Packed Gram matrices [call, packed], the calls that are not finite, and sums per dimension."""
-    outputs = arrays[0]
-    n_calls, n_steps = outputs.shape[:2]
-    n_last = outputs.shape[-1] if outputs.ndim > 2 else 1
-    flat = outputs.reshape(n_calls, n_steps, -1)
-    basis = np.empty((n_calls, n_steps + 1, flat.shape[2]))
-    basis[:, 1] = flat[:, 0]
-    np.subtract(flat[:, 1:], flat[:, :-1], out=basis[:, 2:], dtype=np.float64)
-    if len(arrays) > 1:
-        first = arrays[1][:, 0].reshape(n_calls, -1)
-        np.subtract(first, flat[:, 0], out=basis[:, 0], dtype=np.float64)
-    else:
-        basis[:, 0] = 0.0
-    full = np.matmul(basis, basis.transpose(0, 2, 1))
-    bad = np.flatnonzero(~np.isfinite(np.einsum("cbb->c", full)))
-    per_dim = np.zeros((n_last if dims else 0, packed_size(n_steps + 1)))
-    if dims:
-        good = np.delete(basis, bad, axis=0).reshape(-1, n_steps + 1, basis.shape[2] // n_last, n_last)
-        rows = np.ascontiguousarray(good.transpose(3, 1, 0, 2)).reshape(n_last, n_steps + 1, -1)
-        per_dim = pack(np.matmul(rows, rows.transpose(0, 2, 1)))
-    packed = pack(full)
-    packed[bad] = np.nan
-    return packed, bad, per_dim

@@ -9,13 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from leanwam.plans import HeadSpec, PlanSpec, parse_plan, resolve_frames
+from leanwam.plans import HeadSpec, PlanSpec, parse_plan, refuse_cache, resolve_frames
 from leanwam.rollouts.runner import Policy, PolicyInput
 
 if TYPE_CHECKING:
     from leanwam.models.gates import Execution
     from leanwam.models.patching import Wrapper
     from leanwam.models.reference import ReferenceWAM
+
+
+#: Why a cache plan does not run here.
+NO_CACHES = "the reference WAM has no caches of others"
 
 
 @dataclass
@@ -46,6 +50,7 @@ def planned_model(
     from leanwam.models.reference.holding import features_held
 
     spec = parse_plan(plan) if isinstance(plan, str) else plan
+    refuse_cache(spec, NO_CACHES)
     before = dict(model.n_steps)
     counts = PolicyCounts(0, {})
     options: dict[str, Any] = {}
@@ -89,6 +94,7 @@ def reference_policy(model: ReferenceWAM, plan: PlanSpec | str) -> Iterator[tupl
     from leanwam.models.reference import ObservationBatch
 
     spec = parse_plan(plan) if isinstance(plan, str) else plan
+    refuse_cache(spec, NO_CACHES)
     unread = {name: HeadSpec(computed=(0,)) for name in _unread(model)}
     lean = PlanSpec(
         name=spec.name,

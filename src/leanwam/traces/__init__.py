@@ -19,13 +19,14 @@ chunk per call, raw bytes and a crc32c. One key goes beyond version 1: a head ma
 from leanwam.traces.frame import write_solver_weights, write_timesteps
 from leanwam.traces.importing import ImportResult, import_arrays
 from leanwam.traces.meta import QUANTITIES, HeadMeta, Sampler, TraceMeta, Unnormalize
-from leanwam.traces.store import CallBlock, Trace, open_trace
+from leanwam.traces.store import CallBlock, Checksums, Trace, open_trace
 from leanwam.traces.verifying import Problem, VerifyReport, verify
 from leanwam.traces.writer import TraceWriter
 
 __all__ = [
     "QUANTITIES",
     "CallBlock",
+    "Checksums",
     "HeadMeta",
     "ImportResult",
     "Problem",

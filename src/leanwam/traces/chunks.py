@@ -14,6 +14,8 @@ import os
 import warnings
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
+from io import FileIO
 from pathlib import Path
 from typing import Any, cast
 
@@ -110,10 +112,35 @@ class ArrayFile:
         """Entries of the first axis that a chunk holds (1 where the grid does not tell)."""
         return min(self.chunks[0], self.shape[0]) if self.chunks and self.shape[0] else 1
 
+    @property
+    def fingerprinted(self) -> bool:
+        """Whether each entry of the first axis is a file that ends in its checksum."""
+        return self.checksum and self.raw and self.one_call_per_chunk
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Size of the file of a raw chunk."""
+        assert self.chunks is not None
+        assert self.dtype is not None
+        return math.prod(self.chunks) * self.dtype.itemsize + (_CRC_BYTES if self.checksum else 0)
+
     def chunk_path(self, *index: int) -> Path:
         """The file of a chunk; the axes that are not given have one chunk."""
+        return Path(self.chunk_name(*index))
+
+    def chunk_name(self, *index: int) -> str:
+        """``chunk_path`` as a string: making a path takes as long as opening the file."""
+        if len(index) == 1:
+            before, after = self._around_first
+            return f"{before}{index[0]}{after}"
         rest = [0] * (len(self.shape) - len(index))
-        return self.path / self.separator.join([*self.key_prefix, *map(str, [*index, *rest])])
+        return f"{self.path}/{self.separator.join([*self.key_prefix, *map(str, [*index, *rest])])}"
+
+    @cached_property
+    def _around_first(self) -> tuple[str, str]:
+        """What a chunk's name has before and after its first number, where the others are 0."""
+        before = "".join(part + self.separator for part in self.key_prefix)
+        return f"{self.path}/{before}", f"{self.separator}0" * (len(self.shape) - 1)
 
     def missing(self, call: int) -> Path | None:
         """The file that is not there, where none of a call's chunks is on disk, else None.
@@ -188,40 +215,66 @@ def encode_raw(values: NDArray[Any]) -> bytes:
     return data + cast(int, google_crc32c.value(data)).to_bytes(_CRC_BYTES, "little")
 
 
-def decode_raw(array: ArrayFile, path: Path, shape: tuple[int, ...]) -> NDArray[Any]:
-    """One raw chunk file as an array of ``shape``; ``InputError`` where it is truncated or damaged."""
-    assert array.dtype is not None
-    n_bytes = math.prod(shape) * array.dtype.itemsize
-    with path.open("rb") as stream:
-        content, trailer = stream.read(n_bytes), stream.read()
-    wanted = n_bytes + (_CRC_BYTES if array.checksum else 0)
-    if len(content) + len(trailer) != wanted:
-        found = len(content) + len(trailer)
-        raise InputError(f"truncated chunk: {found} bytes where {wanted} are wanted", file=path)
+def read_raw(array: ArrayFile, name: str, out: NDArray[Any]) -> bytes:
+    """Read one raw chunk file into ``out`` (C order, little-endian) and return its checksum's bytes, if any.
+
+    Raises:
+        InputError: the chunk is missing, truncated or damaged.
+    """
+    n_trailer = _CRC_BYTES if array.checksum else 0
+    try:
+        with FileIO(name) as stream:
+            n_read = stream.readinto(memoryview(cast(Any, out))) if out.nbytes else 0
+            while 0 < n_read < out.nbytes:  # the system returns 2 GiB at once at most
+                more = stream.readinto(memoryview(cast(Any, out.reshape(-1).view(np.uint8)[n_read:])))
+                if not more:
+                    break
+                n_read += more
+            trailer = stream.read(_CRC_BYTES + 1) or b""
+            if n_read != out.nbytes or len(trailer) != n_trailer:
+                found, wanted = stream.seek(0, os.SEEK_END), out.nbytes + n_trailer
+                raise InputError(f"truncated chunk: {found} bytes where {wanted} are wanted", file=Path(name))
+    except FileNotFoundError as error:
+        raise InputError("missing chunk: it is not on disk", file=Path(name)) from error
     if array.checksum:
         import google_crc32c
 
-        if google_crc32c.value(content) != int.from_bytes(trailer, "little"):
-            raise InputError("damaged chunk: its bytes do not match its checksum", file=path)
-    little = array.dtype.newbyteorder("<")
-    return np.frombuffer(content, dtype=little, count=math.prod(shape)).reshape(shape)
+        if google_crc32c.value(cast(bytes, out)) != int.from_bytes(trailer, "little"):
+            raise InputError("damaged chunk: its bytes do not match its checksum", file=Path(name))
+    return trailer
 
 
-def read_rows(array: ArrayFile, start: int, stop: int) -> NDArray[Any]:
+def read_trailer(name: str) -> bytes:
+    """Size of a chunk file (8 bytes, little-endian) and its last four bytes, read without the rest."""
+    try:
+        descriptor = os.open(name, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+    except FileNotFoundError as error:
+        raise InputError("missing chunk: it is not on disk", file=Path(name)) from error
+    try:
+        size = os.lseek(descriptor, 0, os.SEEK_END)
+        os.lseek(descriptor, max(0, size - _CRC_BYTES), os.SEEK_SET)
+        return size.to_bytes(8, "little") + os.read(descriptor, _CRC_BYTES)
+    finally:
+        os.close(descriptor)
+
+
+def read_rows(
+    array: ArrayFile, start: int, stop: int, trailers: NDArray[np.uint8] | None = None
+) -> NDArray[Any]:
     """Entries ``start … stop − 1`` of the first axis, in the array's own type.
+
+    ``trailers`` [entry, 4] takes the checksums of the chunks read, where ``fingerprinted``.
 
     Raises:
         InputError: a chunk is missing, truncated or damaged; the file is named.
     """
     if array.raw and array.one_call_per_chunk:
         assert array.dtype is not None
-        out = np.empty((stop - start, *array.shape[1:]), dtype=array.dtype)
+        out = np.empty((stop - start, *array.shape[1:]), dtype=array.dtype.newbyteorder("<"))
         for row in range(start, stop):
-            path = array.chunk_path(row)
-            try:
-                out[row - start] = decode_raw(array, path, array.shape[1:])
-            except FileNotFoundError as error:
-                raise InputError("missing chunk: it is not on disk", file=path) from error
+            trailer = read_raw(array, array.chunk_name(row), out[row - start : row - start + 1])
+            if trailers is not None and array.checksum:
+                trailers[row] = np.frombuffer(trailer, dtype=np.uint8)
         return out
     for row in range(start, stop):
         if (absent := array.missing(row)) is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from io import FileIO
 from pathlib import Path
 from typing import Any, cast
 
@@ -10,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from leanwam.errors import InputError
-from leanwam.traces.chunks import ArrayFile, decode_raw, open_array, read_through_zarr
+from leanwam.traces.chunks import ArrayFile, open_array, read_raw, read_through_zarr
 
 #: What calls/NAME holds; all but the task are int64.
 CALL_FIELDS = ("episode", "index", "seed", "task")
@@ -56,13 +57,14 @@ def _read_column(array: ArrayFile, stop: int) -> NDArray[Any]:
     strings = array.codecs == ("vlen-utf8", "crc32c")
     if array.chunks is None or stop == 0 or not (array.raw or strings):
         return read_through_zarr(array.path, 0, stop)
-    parts: list[NDArray[Any]] = []
-    for number in range(math.ceil(stop / array.chunks[0])):
-        path = array.chunk_path(number)
-        if not path.is_file():
-            raise InputError("missing chunk: it is not on disk", file=path)
-        parts.append(decode_strings(path) if strings else decode_raw(array, path, array.chunks))
-    return np.concatenate(parts)[:stop]
+    names = [array.chunk_name(number) for number in range(math.ceil(stop / array.chunks[0]))]
+    if strings:
+        return np.array([text for name in names for text in decode_strings(name)], dtype=object)[:stop]
+    assert array.dtype is not None
+    values = np.empty((len(names), *array.chunks), dtype=array.dtype.newbyteorder("<"))
+    for name, part in zip(names, values):
+        read_raw(array, name, part)
+    return values.reshape(-1, *array.chunks[1:])[:stop]
 
 
 def encode_strings(values: list[str]) -> bytes:
@@ -77,18 +79,22 @@ def encode_strings(values: list[str]) -> bytes:
     return data + cast(int, google_crc32c.value(data)).to_bytes(4, "little")
 
 
-def decode_strings(path: Path) -> NDArray[Any]:
-    """The strings of a chunk file of ``encode_strings``; ``InputError`` where it is truncated or damaged."""
+def decode_strings(name: str) -> list[str]:
+    """The strings of a chunk file of ``encode_strings``; ``InputError`` where it is missing or damaged."""
     import google_crc32c
 
-    content = path.read_bytes()
+    try:
+        with FileIO(name) as stream:
+            content = stream.readall()
+    except FileNotFoundError as error:
+        raise InputError("missing chunk: it is not on disk", file=Path(name)) from error
     data, trailer = content[:-4], content[-4:]
     if len(data) < 4 or google_crc32c.value(data) != int.from_bytes(trailer, "little"):
-        raise InputError("truncated or damaged chunk: its bytes do not match its checksum", file=path)
+        raise InputError("truncated or damaged chunk: its bytes do not match its checksum", file=Path(name))
     texts: list[str] = []
     at = 4
     for _ in range(int.from_bytes(data[:4], "little")):
         size = int.from_bytes(data[at : at + 4], "little")
         texts.append(data[at + 4 : at + 4 + size].decode())
         at += 4 + size
-    return np.array(texts, dtype=object)
+    return texts

@@ -16,12 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from leanwam.errors import InputError
-from leanwam.traces.chunks import ArrayFile, open_array, read_json, read_rows
+from leanwam.traces.chunks import ArrayFile, open_array, read_json, read_rows, read_trailer
 from leanwam.traces.columns import CALL_FIELDS, read_call_field, read_vector
 from leanwam.traces.meta import QUANTITIES, HeadMeta, TraceMeta, parse_attributes
 
-#: Memory that a block of ``Trace.iter_calls`` may take unless told otherwise.
-DEFAULT_BLOCK_BYTES = 64 * 2**20
+#: Memory that a block of ``Trace.iter_calls`` may take unless told otherwise. Small, since the system clears the
+#: pages of a large block each time it is allocated: at 64 MiB that took longer than the reading.
+DEFAULT_BLOCK_BYTES = 4 * 2**20
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,20 @@ class CallBlock:
     start: int
     stop: int
     arrays: dict[str, NDArray[Any]]
+
+
+class Checksums:
+    """The checksums that ``Trace.read`` met, so that ``Trace.content_hash`` need not open those files again.
+
+    Only for arrays of which every complete call is read. ``seen[head, quantity]`` is uint8 [call, 4].
+    """
+
+    def __init__(self) -> None:
+        self.seen: dict[tuple[str, str], NDArray[np.uint8]] = {}
+
+    def of(self, head: str, quantity: str, n_calls: int) -> NDArray[np.uint8]:
+        """Where the checksums of an array are put."""
+        return self.seen.setdefault((head, quantity), np.zeros((n_calls, 4), dtype=np.uint8))
 
 
 @dataclass(frozen=True)
@@ -69,17 +84,27 @@ class Trace:
         """The quantities that the trace holds of a head, in the order of ``QUANTITIES``."""
         return tuple(self._head(head))
 
-    def read(self, head: str, quantity: str, start: int = 0, stop: int | None = None) -> NDArray[Any]:
+    def read(
+        self,
+        head: str,
+        quantity: str,
+        start: int = 0,
+        stop: int | None = None,
+        *,
+        checksums: Checksums | None = None,
+    ) -> NDArray[Any]:
         """Calls ``start … stop − 1`` of one quantity: [call, step, *shape]; ``sample`` has one step more.
 
         float32 and float64 are kept, float16 becomes float32. ``start`` and ``stop`` count as in a slice.
+        ``checksums`` takes those of the chunks read, for ``content_hash``.
 
         Raises:
             InputError: no such head or quantity; a chunk is missing, truncated or damaged.
         """
         array = self._array(head, quantity)
         begin, end, _ = slice(start, stop).indices(self.n_calls)
-        values = read_rows(array, begin, max(begin, end))
+        seen = None if checksums is None else checksums.of(head, quantity, self.n_calls)
+        values = read_rows(array, begin, max(begin, end), seen)
         return np.ascontiguousarray(values, dtype=np.float64 if values.dtype.itemsize == 8 else np.float32)
 
     def iter_calls(
@@ -115,6 +140,10 @@ class Trace:
         shape = self._array(head, quantity).shape
         return math.prod(shape[1:]) * max(4, self.dtype(head, quantity).itemsize)
 
+    def calls_per_chunk(self, head: str, quantity: str) -> int:
+        """Calls that a chunk of one quantity holds: a block of calls should be a multiple of it."""
+        return self._array(head, quantity).rows_per_chunk
+
     def solver_weights(self, head: str) -> NDArray[np.float64] | None:
         """float64 [n_steps + 1]: c, w_0 … w_{n−1} of x_final = c·x_T + Σ w_i·out_i; None where absent."""
         self._head(head)
@@ -125,12 +154,13 @@ class Trace:
         """``episode``, ``index``, ``seed`` (int64 [call]) and ``task`` (str [call]); None where absent."""
         return {name: read_call_field(self.path, name, self.n_calls) for name in CALL_FIELDS}
 
-    def content_hash(self) -> str:
+    def content_hash(self, checksums: Checksums | None = None) -> str:
         """A digest of what the model yielded: attributes, timesteps, call fields and all complete calls.
 
         Stable under copying and under growth of the arrays beyond the complete calls. Solver weights are
         left out, so probing a trace later keeps what was cached under its hash. Where chunks carry a
         crc32c that is what is digested (a read of four bytes a chunk), else the values themselves.
+        With ``checksums`` of arrays that were read whole, these files are not opened again.
         """
         digest = hashlib.blake2b(digest_size=16)
         attributes = self.meta.to_attributes(self.n_calls)
@@ -140,24 +170,22 @@ class Trace:
         for head in sorted(self.heads):
             for quantity, array in self._arrays[head].items():
                 digest.update(f"{head}/{quantity}:{array.dtype}:{array.shape[1:]}".encode())
-                for part in self._fingerprints(array):
+                seen = None if checksums is None else checksums.seen.get((head, quantity))
+                for part in self._fingerprints(array, seen):
                     digest.update(part)
         return digest.hexdigest()
 
-    def _fingerprints(self, array: ArrayFile) -> Iterator[bytes]:
-        if not (array.checksum and array.raw and array.one_call_per_chunk):
+    def _fingerprints(self, array: ArrayFile, seen: NDArray[np.uint8] | None) -> Iterator[bytes]:
+        if not array.fingerprinted:
             for start in range(0, self.n_calls, array.rows_per_chunk):
                 yield read_rows(array, start, min(start + array.rows_per_chunk, self.n_calls)).tobytes()
             return
+        if seen is not None:
+            size = np.frombuffer(array.chunk_bytes.to_bytes(8, "little"), dtype=np.uint8)
+            yield np.hstack([np.tile(size, (len(seen), 1)), seen]).tobytes()
+            return
         for call in range(self.n_calls):
-            path = array.chunk_path(call)
-            try:
-                with path.open("rb") as stream:
-                    size = stream.seek(0, 2)
-                    stream.seek(max(0, size - 4))
-                    yield size.to_bytes(8, "little") + stream.read(4)
-            except FileNotFoundError as error:
-                raise InputError("missing chunk: it is not on disk", file=path) from error
+            yield read_trailer(array.chunk_name(call))
 
     def _head(self, head: str) -> dict[str, ArrayFile]:
         if head in self.skipped:

@@ -271,6 +271,7 @@ def test_an_exception_leaves_the_policy_as_it_was(kind):
 
 
 def test_shares_are_counted_on_one_real_call():
+    assert host(DiffusionPolicy()).describe().share_of_step == {"action": None}
     policy = FastWAMPolicy()
     described = host(policy).describe(lambda: policy.predict())
     one = 2 * 8 * (4 * 16 + 16 * 3)

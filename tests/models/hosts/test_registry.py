@@ -67,6 +67,14 @@ def test_a_broken_entry_point_is_named(monkeypatch, value, rule):
         hosts.adapters()
 
 
+def test_a_host_without_caches_refuses_one_by_name():
+    with (
+        pytest.raises(InputError, match=r"mine: this model runs no cache plans \(got 'first_block"),
+        Mine(MyModel(2, 2)).execute("cache:first_block:threshold=0.1"),
+    ):
+        pass
+
+
 def test_an_unknown_name_lists_those_known():
     with pytest.raises(InputError, match="xwam, unifolm"):
         hosts.host(nn.Linear(1, 1), "xwan")

@@ -271,6 +271,8 @@ def test_shares_are_counted_on_the_meta_device(model):
     head = 2 * FRAMES * (DIM + 5 + 3 + 8) * DIM + encoder
     assert found.heads["action"].flops == found.heads["state"].flops == head
     assert found.flops_per_step == sum(h.flops for h in found.heads.values())
+    assert found.share_of_step["action"] == head / found.flops_per_step
+    assert sum(found.share_of_step.values()) == pytest.approx(1)
     saved = {lever.name: lever.saves for lever in found.levers}
     assert saved["the heads' encoder"] == pytest.approx(2 * encoder / found.flops_per_step)
 

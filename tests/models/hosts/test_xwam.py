@@ -15,7 +15,7 @@ from leanwam.models.frames import fill_dropped
 from leanwam.models.hosts import host
 from leanwam.models.hosts.counting import count_on_meta
 from leanwam.models.hosts.xwam import ROBOCASA_LAYOUT, upstream_sigmas
-from leanwam.models.hosts.xwam_counts import XWAMShape, count_forward
+from leanwam.models.hosts.xwam_counts import XWAMShape, count_forward, describe_xwam
 from leanwam.plans import TokenLayout, resolve_frames
 from leanwam.traces import open_trace
 
@@ -409,6 +409,26 @@ def test_the_count_gives_the_published_shares():
     assert 49 * deep["depth"] / (50 * deep["total"]) == pytest.approx(0.238, abs=5e-4)
     assert ROBOCASA_LAYOUT.n_video / ROBOCASA_LAYOUT.n_tokens == pytest.approx(0.946, abs=5e-4)
     assert plain["coders"] / plain["total"] == pytest.approx(0.0002, abs=5e-5)
+
+
+def test_shares_of_a_step_at_the_real_configuration():
+    """The host's own description, of the released sizes: the source's figures to the precision it gives."""
+    sizes = {
+        "dim": 3072, "ffn_dim": 14336, "num_layers": 30, "num_extra_layers": 10, "num_modalities": 2,
+        "text_len": 512, "text_dim": 4096, "freq_dim": 256, "in_dim": 48, "out_dim": 48, "action_dim": 14,
+        "proprio_dim": 16, "patch_size": (1, 2, 2),
+    }  # fmt: skip
+    found = describe_xwam(SimpleNamespace(**sizes), ROBOCASA_LAYOUT, {"video": 50}, "XWAMModel")
+    shares = found.share_of_step
+    assert found.flops_per_step == 7_671_645_904_896  # torch's counter on the real class, docs/hosts/xwam.md
+    assert 49 / 50 * shares["depth"] == pytest.approx(0.238, abs=5e-4)
+    assert shares["action"] + shares["proprio"] == pytest.approx(0.0002, abs=5e-5)
+    assert shares["video"] + shares["action"] + shares["proprio"] == pytest.approx(1)
+    saves = {lever.name: lever.saves for lever in found.levers}
+    assert saves["text keys and values"] == pytest.approx(0.079, abs=5e-4)
+    assert saves["depth branch"] == pytest.approx(0.238, abs=5e-4)
+    assert saves["middle frames"] == pytest.approx(0.297, abs=5e-4)
+    assert found.to_json()["share_of_step"] == shares
 
 
 def test_describe_names_heads_shares_and_levers():

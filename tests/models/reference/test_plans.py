@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from leanwam.errors import InputError
 from leanwam.models import execute
 from leanwam.models.protocol import WorldActionModel
+from leanwam.rollouts.policy import planned_model, reference_policy
 
 HEAD_PLANS = ["sparse_4", "tail_only_2", "action=sparse_2/linear,proprio=dense", "prefix:3"]
 
@@ -79,3 +81,15 @@ def test_held_video_features_are_those_of_the_computed_step(wam):
     assert run.executions == {"video": 1, "action": 5, "proprio": 5}
     assert all(torch.equal(seen[0], other) for other in seen[1:])
     assert not torch.equal(plain.samples["action"], lean.samples["action"])
+
+
+def test_a_cache_plan_is_refused_in_one_line(wam):
+    model = wam.random_model("heads")
+    plan = "cache:first_block:threshold=0.1"
+    for opened in (execute(model, plan), planned_model(model, plan), reference_policy(model, plan)):
+        with (
+            pytest.raises(InputError, match=r"caches? .*runs on a host model.*cache:first_block") as refused,
+            opened,
+        ):
+            pass
+        assert "\n" not in str(refused.value)

@@ -20,62 +20,11 @@ from torch import Tensor, nn
 from leanwam.errors import InputError
 from leanwam.models.frames import Thinning
 from leanwam.models.gates import Execution, execute
-from leanwam.plans import Plan, PlanSpec, TokenLayout, parse_plan
+from leanwam.models.hosts.descriptions import HostDescription
+from leanwam.plans import Plan, PlanSpec, parse_plan
 
 if TYPE_CHECKING:
     from leanwam.models.hosts.recording import Playback
-
-
-class HeadDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One head of a host.
-
-    Attributes:
-        prediction_type: as in diffusers, or None where unknown.
-        gated_by: what ``execute`` really skips when this head is held; None: it cannot be gated.
-        why: the reason where it cannot, or a remark.
-        flops: of one step of this head alone (multiply and add counted as two), or None if not counted.
-        share: of a step's FLOPs, 0…1, or None.
-    """
-
-    prediction_type: str | None
-    gated_by: str | None
-    why: str | None = None
-    flops: int | None = None
-    share: float | None = None
-
-
-class Lever(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Something that can be left out, and the most that it can save.
-
-    Attributes:
-        name: what it is.
-        how: the plan or option that pulls it.
-        saves: share of the FLOPs that fall away, of what ``of`` says; None where not counted.
-        of: a forward, a step, a full generation.
-        lossless: bit-identical output.
-    """
-
-    name: str
-    how: str
-    saves: float | None
-    of: str
-    lossless: bool
-
-
-class HostDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a host's model consists of and what can be left out of it."""
-
-    host: str
-    model: str
-    heads: dict[str, HeadDescription]
-    n_steps: dict[str, int]
-    layout: TokenLayout | None = None
-    flops_per_step: int | None = None
-    levers: tuple[Lever, ...] = ()
-    counted: str | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        return msgspec.to_builtins(self)  # type: ignore[no-any-return]
 
 
 class Stream(nn.Module):
@@ -99,11 +48,13 @@ class HostExecution:
         execution: of ``models.execute``: real executions per head, per call.
         counters: how often the host's networks ran, by the host's own names (``network``, ``encoder``, …).
         thinning: the frame plan in force, or None.
+        restart: makes the host forget an unfinished call.
     """
 
     execution: Execution
     counters: dict[str, int] = field(default_factory=dict)
     thinning: Thinning | None = None
+    restart: Callable[[], None] = lambda: None
 
     @property
     def plan(self) -> Plan:
@@ -124,6 +75,7 @@ class HostExecution:
     def reset(self) -> None:
         """Forget an unfinished call."""
         self.execution.reset()
+        self.restart()
 
 
 class Host(ABC):
@@ -260,6 +212,12 @@ class Host(ABC):
     def _frames(self, text: str) -> AbstractContextManager[Thinning]:
         raise InputError(f"{self.name}: this model runs no frame plans", field="frames", value=text)
 
+    def _cached(self, text: str) -> AbstractContextManager[Any]:
+        raise InputError(f"{self.name}: this model runs no cache plans", field="cache", value=text)
+
+    def _restart(self) -> None:  # noqa: B027 (most hosts know nothing of a call in flight)
+        """Forget what is known of an unfinished call."""
+
     @contextmanager
     def attach(self) -> Iterator[Host]:
         """Route the model's calls through the streams while open (nested use is one attachment)."""
@@ -293,23 +251,26 @@ class Host(ABC):
         """Run the host under a plan: heads gated, frames left out, the host's own options set.
 
         Args:
-            plan: text, spec or resolved plan; a frame plan in it is run too.
+            plan: text, spec or resolved plan; a frame plan and a cache in it are run too.
             n_steps: steps per head, where the configured ones are not those that run.
             n_branches: calls per head and step (2 under guidance in two calls).
             copy: see ``models.execute``.
             options: of this host; see its class.
 
         Raises:
-            InputError: a head or option that this host has not, a number of steps that is unknown.
+            InputError: a head, option or cache that this host has not, a number of steps that is unknown.
         """
         spec = parse_plan(plan) if isinstance(plan, str) else plan
-        frames, heads_only = _split(spec)
+        frames, cache = spec.frames, spec.cache
+        heads_only = msgspec.structs.replace(spec, frames=None, cache=None)
         steps = self._steps(n_steps)
         modules = self._gated_heads(heads_only, steps)
         steps = {name: steps[name] for name in modules if name in steps}
         with ExitStack() as stack:
             self.counters = {}
             stack.enter_context(self._options(**options))
+            if cache is not None:
+                stack.enter_context(self._cached(cache))
             stack.enter_context(self.attach())
             thinning = stack.enter_context(self._frames(frames)) if frames is not None else None
             running = stack.enter_context(
@@ -322,7 +283,7 @@ class Host(ABC):
                     copy=copy,
                 )
             )
-            yield HostExecution(running, self.counters, thinning)
+            yield HostExecution(running, self.counters, thinning, self._restart)
 
     def record(self, out: str | Path, **options: Any) -> AbstractContextManager[Any]:
         """Record the sampling calls made while open as a trace; see ``hosts.recording.record_host``."""
@@ -369,11 +330,6 @@ class Host(ABC):
                 f"{self.name}: the number of denoising steps is unknown: give n_steps", field="n_steps"
             )
         return chosen
-
-
-def _split(plan: Plan | PlanSpec) -> tuple[str | None, Plan | PlanSpec]:
-    """The frame plan's text and the rest."""
-    return plan.frames, msgspec.structs.replace(plan, frames=None)
 
 
 def class_names(model: Any) -> list[str]:

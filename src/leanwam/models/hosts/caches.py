@@ -1,104 +1,100 @@
-"""Caches that others offer, named from a plan: ``cache:first_block:threshold=0.1``.
-
-They decide on the fly what to leave out, so they have no stand-in matrix and no replay; they are named here
-so that a bench and a judge can hold them beside our plans.
-"""
+"""A cache of diffusers or cache-dit, named by a plan (``plans.caches``), on one network while a context is open."""
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import importlib
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from leanwam.errors import InputError, require
+import torch
 
-#: Our name -> the config class of ``diffusers.hooks``.
-CACHES = {
-    "first_block": "FirstBlockCacheConfig",
-    "taylorseer": "TaylorSeerCacheConfig",
-    "magcache": "MagCacheConfig",
-    "pab": "PyramidAttentionBroadcastConfig",
-    "fastercache": "FasterCacheConfig",
-    "seacache": "SeaCacheConfig",
-}
-
-#: cache-dit's own automatic cache, where that package is installed.
-CACHE_DIT = "cache_dit"
-
-PREFIX = "cache:"
-
-
-def is_cache_plan(plan: object) -> bool:
-    """Whether a plan's text names a cache instead of steps."""
-    return isinstance(plan, str) and plan.startswith(PREFIX)
-
-
-def parse_cache(text: str) -> tuple[str, dict[str, Any]]:
-    """``first_block:threshold=0.1`` (with or without ``cache:``) -> name and options.
-
-    Raises:
-        InputError: no such cache, or an option that is not ``key=value``.
-    """
-    name, *items = text.removeprefix(PREFIX).split(":")
-    if name not in (*CACHES, CACHE_DIT):
-        raise InputError(
-            f"no such cache (there is {', '.join([*CACHES, CACHE_DIT])})", field="cache", value=name
-        )
-    options: dict[str, Any] = {}
-    for item in items:
-        key, equals, value = item.partition("=")
-        if not equals or not key.isidentifier():
-            raise InputError("wants options like threshold=0.1", field="cache", value=item)
-        try:
-            options[key] = ast.literal_eval(value)
-        except (ValueError, SyntaxError):
-            options[key] = value
-    return name, options
+from leanwam.errors import InputError, LeanwamError, require
+from leanwam.plans import CACHES, parse_cache
+from leanwam.plans.caches import check_parameters
 
 
 @contextmanager
 def enabled_cache(transformer: Any, text: str, current_time: Callable[[], float]) -> Iterator[None]:
-    """The named cache of diffusers on a transformer while open.
+    """The named cache on a transformer while open.
 
     Args:
         transformer: a diffusers model with ``enable_cache``.
-        text: see ``parse_cache``.
+        text: see ``plans.parse_cache``.
         current_time: the timestep of the call in flight, for caches that ask for it.
 
     Raises:
-        InputError: the model has no caches, has one on already, or the cache refuses its options.
+        InputError: the installed diffusers has no such cache or parameter, the model has no caches or has one
+            on already, the cache refuses its parameters, or it finds nothing in this model to cache.
     """
     name, options = parse_cache(text)
-    if name == CACHE_DIT:
+    kind_name = CACHES[name].config
+    if kind_name is None:
         with _cache_dit(transformer, options):
             yield
         return
-    hooks = require("diffusers.hooks", "torch")
-    kind = getattr(hooks, CACHES[name], None)
+    kind = getattr(require("diffusers.hooks", "torch"), kind_name, None)
     if kind is None:
-        raise InputError(f"this diffusers has no {CACHES[name]}", field="cache", value=name)
+        raise InputError(f"the installed diffusers has no {kind_name}", field="cache", value=name)
     if not callable(getattr(transformer, "enable_cache", None)):
         raise InputError(f"{type(transformer).__name__} has no caches", field="cache", value=name)
     if getattr(transformer, "is_cache_enabled", False):
         raise InputError("the model has a cache on already: disable_cache() first", field="cache", value=name)
-    fields = {field.name for field in dataclasses.fields(kind)}
-    for key in options:
-        if key not in fields:
-            raise InputError(f"{name} has no such option (there is {', '.join(sorted(fields))})", field=key)
+    fields = {field.name: field for field in dataclasses.fields(kind)}
+    check_parameters(name, options, tuple(fields))
+    for key, value in options.items():
+        if isinstance(fields[key].default, torch.dtype):
+            options[key] = _dtype(name, key, value)
     if "current_timestep_callback" in fields:
         options["current_timestep_callback"] = current_time
     try:
-        config = kind(**options)
-        transformer.enable_cache(config)
+        transformer.enable_cache(kind(**options))
     except (TypeError, ValueError) as error:
         raise InputError(" ".join(str(error).split()), field=f"cache:{name}") from error
     try:
-        yield
+        if not _has_hooks(transformer):
+            raise InputError(
+                f"found nothing to cache in {type(transformer).__name__}: name its modules"
+                f" ({', '.join(key for key in fields if key.endswith('identifiers'))})",
+                field=f"cache:{name}",
+            )
+        with _failures_named(name):
+            yield
     finally:
         transformer.disable_cache()
+
+
+@contextmanager
+def _failures_named(name: str) -> Iterator[None]:
+    """Turn what fails inside the cache's own code (FasterCache without guidance, say) into one clear line."""
+    try:
+        yield
+    except (AssertionError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        *_, (frame, line) = traceback.walk_tb(error.__traceback__)
+        where = str(frame.f_globals.get("__name__", ""))
+        if not where.startswith(("diffusers.hooks", "cache_dit")):
+            raise
+        raise LeanwamError(
+            f"cache:{name} does not work on this model: {type(error).__name__} in {where}, line {line}: {error}"
+        ) from error
+
+
+def _has_hooks(transformer: Any) -> bool:
+    """Whether a cache has put a hook on any part of the network."""
+    return any(
+        getattr(module, "_diffusers_hook", None) is not None and module._diffusers_hook.hooks
+        for module in transformer.modules()
+        if module is not transformer
+    )
+
+
+def _dtype(name: str, key: str, value: Any) -> torch.dtype:
+    found = getattr(torch, str(value).removeprefix("torch."), None)
+    if not isinstance(found, torch.dtype):
+        raise InputError(f"{key} is a dtype like float32", field=f"cache:{name}", value=value)
+    return found
 
 
 @contextmanager
@@ -108,14 +104,15 @@ def _cache_dit(transformer: Any, options: dict[str, Any]) -> Iterator[None]:
         cache_dit = importlib.import_module("cache_dit")
     except ModuleNotFoundError as error:
         raise InputError(
-            "cache-dit is not installed: pip install cache-dit", field="cache", value=CACHE_DIT
+            "cache-dit is not installed: pip install cache-dit", field="cache", value="cache_dit"
         ) from error
     try:
         config = cache_dit.DBCacheConfig(**options)
         cache_dit.enable_cache(transformer, cache_config=config)
     except (TypeError, ValueError) as error:
-        raise InputError(" ".join(str(error).split()), field=f"cache:{CACHE_DIT}") from error
+        raise InputError(" ".join(str(error).split()), field="cache:cache_dit") from error
     try:
-        yield
+        with _failures_named("cache_dit"):
+            yield
     finally:
         cache_dit.disable_cache(transformer)

@@ -1,37 +1,32 @@
 """diffusers: a pipeline, or any loop around a denoiser and one of its schedulers.
 
 The denoiser's call is the head. Frame plans run on ``WanTransformer3DModel``, whose token sequence is the
-video grid. Caches of diffusers (FirstBlockCache, TaylorSeer, MagCache, …) are named in a plan's place:
-``execute("cache:first_block:threshold=0.1")``.
+video grid. Caches of diffusers (FirstBlockCache, TaylorSeer, MagCache, …) are plans too:
+``execute("cache:first_block:threshold=0.1")``. Whatever the plan, the blocks and self-attentions of the
+transformer that really ran are counted (``counters["blocks"]``, ``counters["attention"]``).
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from functools import partial
+from functools import partial, wraps
 from typing import Any, ClassVar
 
+import msgspec
 import torch
 from torch import Tensor, nn
 
 from leanwam.errors import InputError
 from leanwam.models.frames import Port, Stack, Thinning, fill_dropped, thinned
-from leanwam.models.hosts.base import (
-    HeadDescription,
-    Host,
-    HostDescription,
-    HostExecution,
-    Lever,
-    Stream,
-    class_names,
-    largest,
-)
-from leanwam.models.hosts.caches import enabled_cache, is_cache_plan
+from leanwam.models.hosts.base import Host, HostExecution, Stream, class_names, largest
+from leanwam.models.hosts.caches import enabled_cache
 from leanwam.models.hosts.counting import count_on_meta
+from leanwam.models.hosts.descriptions import HeadDescription, HostDescription, Lever
 from leanwam.models.patching import InstancePatch
-from leanwam.plans import FrameKeep, Plan, PlanSpec, TokenLayout, resolve_frames
+from leanwam.plans import FrameKeep, Plan, PlanSpec, TokenLayout, parse_plan, resolve_frames
+from leanwam.plans.caches import PREFIX
 
 #: Transformers whose blocks take a video grid of tokens as their first argument, and where it passes.
 _WAN = "WanTransformer3DModel"
@@ -40,8 +35,7 @@ _WAN = "WanTransformer3DModel"
 class DiffusersHost(Host):
     """Adapter for a pipeline, or for a denoiser with ``scheduler=``.
 
-    Options of ``execute``: ``cache="first_block:threshold=0.1"``, a cache of diffusers, or of cache-dit
-    where that is installed.
+    Options of ``execute``: ``cache="first_block:threshold=0.1"`` puts a cache into a plan that names none.
 
     Args:
         model: a ``DiffusionPipeline`` (its ``transformer`` and ``transformer_2``, or its ``unet``), or the
@@ -65,7 +59,7 @@ class DiffusersHost(Host):
         self.stream_name = stream or ("video" if video else "image")
         self._stream = Stream(self.stream_name)
         self._time: float | None = None
-        self._branch = 0
+        self._branch, self._n_branches, self._step = 0, 1, 0
         self._keep: FrameKeep | None = None
         self._resolved_for: tuple[str, TokenLayout] | None = None
         self._cache: str | None = None
@@ -139,28 +133,39 @@ class DiffusersHost(Host):
         )
 
     @contextmanager
-    def execute(self, plan: Plan | PlanSpec | str, **options: Any) -> Iterator[HostExecution]:
-        """As ``Host.execute``; a text that begins with ``cache:`` is a dense plan with that cache."""
-        if is_cache_plan(plan):
-            options["cache"], plan = plan, "dense"
-        with super().execute(plan, **options) as running:
-            yield running
+    def execute(
+        self,
+        plan: Plan | PlanSpec | str,
+        *,
+        n_branches: int | Mapping[str, int] = 1,
+        cache: str | None = None,
+        **options: Any,
+    ) -> Iterator[HostExecution]:
+        """As ``Host.execute``; ``cache`` names one for a plan that has none."""
+        spec = parse_plan(plan) if isinstance(plan, str) else plan
+        if cache is not None:
+            if spec.cache is not None:
+                raise InputError("the plan names a cache already", field="cache", value=cache)
+            spec = msgspec.structs.replace(spec, cache=str(cache).removeprefix(PREFIX))
+        branches = n_branches.get(self.stream_name, 1) if isinstance(n_branches, Mapping) else n_branches
+        before, self._n_branches = self._n_branches, branches
+        try:
+            with ExitStack() as stack:
+                for net in self.denoisers:
+                    stack.enter_context(self._counted(net))
+                yield stack.enter_context(super().execute(spec, n_branches=n_branches, **options))
+        finally:
+            self._n_branches = before
 
     def fill(self, latents: Tensor, keep: FrameKeep) -> Tensor:
         """Latents whose dropped tokens hold the nearest kept frame, for loops that decode on their own."""
         return fill_dropped(latents, keep, tuple(self.transformer.config.patch_size))
-
-    def _options(self, **options: Any) -> AbstractContextManager[Any]:
-        cache = options.pop("cache", None)
-        super()._options(**options)
-        return nullcontext() if cache is None else self._cached(str(cache))
 
     @contextmanager
     def _cached(self, text: str) -> Iterator[None]:
         with ExitStack() as stack:
             for net in self.denoisers:
                 stack.enter_context(enabled_cache(net, text, lambda: self._time or 0.0))
-                stack.enter_context(self._counted(net))
             self._cache = text
             try:
                 yield
@@ -169,22 +174,39 @@ class DiffusersHost(Host):
 
     @contextmanager
     def _counted(self, net: Any) -> Iterator[None]:
-        """Count the attentions that really ran, by the projections inside them."""
-        inner = [m for n, m in net.named_modules() if n.endswith(("attn1.to_q", "attn.to_q"))]
+        """Count the blocks and self-attentions that really run.
 
-        def count(module: nn.Module, args: Any) -> None:
-            self.counters["attention"] = self.counters.get("attention", 0) + 1
-
-        handles = [module.register_forward_pre_hook(count) for module in inner]
-        try:
+        Opened before a cache: that replaces a block's forward by one of its own, which calls ours where the
+        block is to run. An attention is counted by its query projection, which runs whenever it does.
+        """
+        if hasattr(net, "_orig_mod"):
+            yield  # compiled: nothing inside is called as a module any more
+            return
+        with ExitStack() as stack:
+            for block in transformer_blocks(net):
+                stack.enter_context(InstancePatch(block, "forward", self._counting_block))
+            for name, module in net.named_modules():
+                if name.endswith(("attn1.to_q", "attn.to_q")):
+                    stack.callback(module.register_forward_pre_hook(self._count_attention).remove)
             yield
-        finally:
-            for handle in handles:
-                handle.remove()
+
+    def _counting_block(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(run)
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            self.counters["blocks"] = self.counters.get("blocks", 0) + 1
+            return run(*args, **kwargs)
+
+        return forward
+
+    def _count_attention(self, module: nn.Module, args: Any) -> None:
+        self.counters["attention"] = self.counters.get("attention", 0) + 1
+
+    def _restart(self) -> None:
+        self._time, self._branch, self._step = None, 0, 0
 
     @contextmanager
     def _attach(self) -> Iterator[None]:
-        self._time, self._branch = None, 0
+        self._restart()
         with ExitStack() as stack:
             for net in self.denoisers:
                 stack.enter_context(InstancePatch(net, "forward", partial(self._route, net=net)))
@@ -197,9 +219,7 @@ class DiffusersHost(Host):
             given = signature.bind(net, *args, **kwargs).arguments
             sample = given.get("hidden_states", given.get("sample"))
             time = largest(given["timestep"])
-            self._branch = self._branch + 1 if time == self._time else 0
-            begins = self._time is None or time > self._time
-            self._time = time
+            begins = self._advance(time)
 
             def network() -> Any:
                 self.counters["network"] = self.counters.get("network", 0) + 1
@@ -210,13 +230,35 @@ class DiffusersHost(Host):
 
         return forward
 
+    def _advance(self, time: float) -> bool:
+        """Where in the sampling call a denoiser's call is; whether it is the first one."""
+        if time == self._time and self._branch + 1 < self._n_branches:
+            self._branch += 1
+            return False
+        begins = self._time is None or time >= self._time
+        self._step = 0 if begins else self._step + 1
+        self._time, self._branch = time, 0
+        return begins
+
     def _context(self, net: Any, begins: bool) -> AbstractContextManager[Any]:
         """Caches keep a state per guidance branch; pipelines name it themselves, bare loops seldom do."""
         if self._cache is None or self.pipeline is not None or not hasattr(net, "cache_context"):
             return nullcontext()
         if begins:
             net._reset_stateful_cache()
-        return net.cache_context(f"branch_{self._branch}")  # type: ignore[no-any-return]
+        told: dict[str, Any] = {}
+        if "kwargs" in inspect.signature(net.cache_context).parameters:
+            told = {"step_index": self._step, "timestep": self._time, **self._place()}
+        return net.cache_context(f"branch_{self._branch}", **told)  # type: ignore[no-any-return]
+
+    def _place(self) -> dict[str, Any]:
+        """Number of steps and noise level as the scheduler has them, for caches that ask for these."""
+        scheduler = self.schedulers.get(self.stream_name)
+        n_steps = self.n_steps.get(self.stream_name)
+        sigmas = getattr(scheduler, "sigmas", None)
+        if n_steps is None or sigmas is None or self._step >= len(sigmas):
+            return {}
+        return {"num_inference_steps": n_steps, "sigma": float(sigmas[self._step])}
 
     @contextmanager
     def _frames(self, text: str) -> Iterator[Thinning]:
@@ -271,6 +313,18 @@ def _denoisers(model: Any) -> list[Any]:
     if not networks:
         raise InputError(f"{type(model).__name__} has neither transformer nor unet", field="host")
     return networks
+
+
+def transformer_blocks(net: Any) -> list[nn.Module]:
+    """The blocks of a transformer of diffusers: what its lists named ``…blocks`` hold; a U-Net has none."""
+    return [
+        block
+        for name, child in net.named_children()
+        if isinstance(child, nn.ModuleList)
+        and name.endswith("blocks")
+        and not name.endswith(("down_blocks", "up_blocks"))
+        for block in child
+    ]
 
 
 def _takes_time(model: nn.Module) -> bool:

@@ -17,15 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from leanwam.errors import InputError
-from leanwam.models.hosts.base import (
-    HeadDescription,
-    Host,
-    HostDescription,
-    Lever,
-    Stream,
-    class_names,
-    require_attributes,
-)
+from leanwam.models.hosts.base import Host, Stream, class_names, require_attributes
+from leanwam.models.hosts.descriptions import HeadDescription, HostDescription, Lever
 from leanwam.models.hosts.recording import Playback
 from leanwam.models.patching import InstancePatch
 
@@ -64,6 +57,7 @@ class _LeRobotHost(Host):
             flops_per_step=None,
             levers=tuple(levers),
             counted=None if counts is None else "torch FlopCounterMode on one call; share of the whole call",
+            shares_of="a call",
         )
 
     def _gated_by(self, name: str) -> str:

@@ -18,16 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from leanwam.errors import InputError
-from leanwam.models.hosts.base import (
-    HeadDescription,
-    Host,
-    HostDescription,
-    Lever,
-    Stream,
-    class_names,
-    require_attributes,
-)
+from leanwam.models.hosts.base import Host, Stream, class_names, require_attributes
 from leanwam.models.hosts.counting import count_on_meta, part_of
+from leanwam.models.hosts.descriptions import HeadDescription, HostDescription, Lever
 from leanwam.models.patching import InstancePatch
 
 #: Where the network hides in what people hold: the network, its wrapper, the diffusion model, the sampler.

@@ -18,14 +18,8 @@ from torch import Tensor, nn
 
 from leanwam.errors import InputError
 from leanwam.models.frames import Port, Stack, Thinning, fill_dropped, thinned
-from leanwam.models.hosts.base import (
-    Host,
-    HostDescription,
-    Stream,
-    class_names,
-    largest,
-    require_attributes,
-)
+from leanwam.models.hosts.base import Host, Stream, class_names, largest, require_attributes
+from leanwam.models.hosts.descriptions import HostDescription
 from leanwam.models.hosts.xwam_counts import XWAMShape, coder_flops, describe_xwam
 from leanwam.models.patching import InstancePatch
 from leanwam.plans import FrameKeep, TokenLayout, resolve_frames

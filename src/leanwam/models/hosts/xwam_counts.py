@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from leanwam.models.hosts.base import HeadDescription, HostDescription, Lever
+from leanwam.models.hosts.descriptions import HeadDescription, HostDescription, Lever
 from leanwam.plans import TokenLayout, resolve_frames
 
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from leanwam.plans import PlanSpec
+from leanwam.plans import PlanSpec, refuse_cache
 from leanwam.rollouts.cluster.driver import ClusterSummary, Layout, run_episodes_on_ray
 from leanwam.rollouts.cluster.replica import OpenPolicy
+from leanwam.rollouts.policy import NO_CACHES
 from leanwam.rollouts.schedule import Shard, plan_episodes
 from leanwam.rollouts.tasks import Task
 
@@ -69,6 +70,7 @@ def run_plan_on_ray(
     progress: bool = True,
 ) -> dict[str, Any]:
     """Run one arm's episodes on Ray and sum them up: the keys of ``arms.run_plan``, and ``ray``."""
+    refuse_cache(plan, NO_CACHES)
     planned = plan_episodes(tasks, n_episodes, first=first_episode, noise_stream=noise_stream)
     done = run_episodes_on_ray(
         ray,

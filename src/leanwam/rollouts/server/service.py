@@ -50,7 +50,7 @@ class PolicyService:
     Args:
         policy: the function that answers one request by running the model.
         host: the adapter of that model; None: no plan can be set, nothing is counted.
-        plan: in force from the start.
+        plan: in force from the start; of heads, frames, or another's cache (``cache:first_block:…``).
         options: of ``Host.execute`` (``n_steps``, ``n_branches``, the host's own).
         keep: how many answered requests are remembered in full; totals cover all.
 
