@@ -322,7 +322,7 @@ def _timed(measured: dict[str, Any], plan: str, fastest_plain: str | None) -> di
 
 def _ratio(samples: Samples, baseline: str, arm: str) -> dict[str, Any]:
     """By the wall clock and by this process's CPU time, which other processes disturb less."""
-    found = {}
+    found: dict[str, Any] = {}
     for kind, seconds in (("", samples.wall_s), ("cpu_", samples.cpu_s)):
         pair = (np.maximum(seconds[samples.names.index(name)], 1e-9) for name in (baseline, arm))
         item = paired_ratio(*pair)
