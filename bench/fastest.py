@@ -24,6 +24,7 @@ def main(
     allowed: float = 1.0,
     rounds: int = 20,
     timed: int = 24,
+    batches: str = "1,8",
     written: int = 6,
     threads: int = 1,
     random_observations: bool = False,
@@ -39,6 +40,7 @@ def main(
         allowed: largest error of a candidate, in units of the spread.
         rounds: timed rounds.
         timed: so many candidates are timed at most, besides the plain samplers.
+        batches: batch sizes that are timed; the first one orders the candidates.
         written: so many plan files are written.
         threads: CPU threads.
         random_observations: no simulator: made-up observations (for trying it out).
@@ -55,12 +57,15 @@ def main(
 
     torch.set_num_threads(threads)
     subject = load_subject(model)
+    sizes = [int(size) for size in batches.split(",")]
     kinds = [kind for kind in frames.split(",") if kind]
     console = Console(stderr=True)
     with Progress(console=console, transient=True) as bar:
         walk = bar.add_task("calls", total=calls)
         queries = _queries(subject, calls, random=random_observations, progress=lambda: bar.advance(walk))
-        task = bar.add_task("searching", total=len(candidates(subject, frames=kinds)) + rounds + 2)
+        task = bar.add_task(
+            "searching", total=len(candidates(subject, frames=kinds)) + len(sizes) * (rounds + 2)
+        )
         found = search(
             subject,
             queries,
@@ -69,6 +74,7 @@ def main(
             n_seeds=seeds,
             n_rounds=rounds,
             n_timed=timed,
+            timed_batches=sizes,
             progress=lambda n: bar.advance(task, n),
         )
     found |= {"model": model, "n_steps": dict(subject.n_steps), "environment": environment()}
@@ -102,13 +108,17 @@ def _queries(model: Any, n: int, *, random: bool, progress: Any) -> list[Any]:
 def _print(found: dict[str, Any]) -> None:
     print(f"dense spread over noise seeds: {found['spread']:.4f} (mean absolute action difference)")
     print(f"fastest plain sampler within it: {found['fastest_plain']}")
-    print(f"{'plan':<28}{'noise units':>12}{'ms':>9}{'vs untouched':>14}{'vs fastest plain':>18}")
+    head = f"{'plan':<26}{'noise units':>12}{'batch':>7}{'ms':>9}{'untouched':>11}"
+    print(f"{head}{'fastest plain':>15}{'asked only':>12}{'with caches':>13}")
     rows = {item["plan"]: item for item in found["candidates"]}
+    kinds = ("untouched", "fastest_plain", "fastest_plain_asked_only", "fastest_plain_with_caches")
     for name in found["fastest"]:
-        item = rows[name]
-        ratios = [item["ratio_to_untouched"], item["ratio_to_fastest_plain"]]
-        shown = ["—" if ratio is None else f"{ratio['ratio']:.2f}×" for ratio in ratios]
-        print(f"{name:<28}{item['in_noise_units']:>12.3f}{item['ms']:>9.2f}{shown[0]:>14}{shown[1]:>18}")
+        for size, item in rows[name]["by_batch"].items():
+            ratios = [item[f"ratio_to_{kind}"] for kind in kinds]
+            shown = ["—" if ratio is None else f"{ratio['cpu_ratio']:.2f}×" for ratio in ratios]
+            told = f"{name:<26}{rows[name]['in_noise_units']:>12.3f}{size:>7}{item['ms']:>9.2f}{shown[0]:>11}"
+            print(f"{told}{shown[1]:>15}{shown[2]:>12}{shown[3]:>13}")
+    print("ratios of CPU time, median over rounds; the wall clock's and all intervals are in search.json")
 
 
 if __name__ == "__main__":

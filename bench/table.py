@@ -14,7 +14,9 @@ def page(folder: Path) -> str:
     parts.append(
         "Made by `make bench`. A ratio is the baseline's time over the plan's, the median over interleaved "
         "rounds, with a 95 % bootstrap interval. *Expected* is what counting promises: the end-to-end ceiling "
-        "from measured shares for plans over steps, floating-point operations for single forwards."
+        "from measured shares for plans over steps, floating-point operations for single forwards. "
+        "*Asked only*: the streams that nobody asked for are left out, to the bit without effect on the actions; "
+        "*caches*: every lossless saving. A plan's gain over a plain sampler is to be read against both."
     )
     for file in sorted(folder.glob("*.json")):
         parts += ["", f"## {file.stem}", "", *_section(json.loads(file.read_text()))]
@@ -51,9 +53,10 @@ def _row(item: dict[str, Any]) -> str:
     share = "—" if item["of_expected"] is None else f"{item['of_expected']:.2f}"
     times = f"{item['baseline_ms']['p50_ms']:.1f} → {item['arm_ms']['p50_ms']:.1f}"
     ran = ", ".join(f"{head} {count:g}" for head, count in (item.get("executions") or {}).items())
-    note = "; ".join(
-        text for text in (item["alarm"], item["why"], "disturbed" if item["contended"] else "") if text
-    )
+    bound = item.get("costs_at_most")
+    costs = None if bound is None else f"costs at most {bound:.1%}"
+    disturbed = "disturbed" if item["contended"] else None
+    note = "; ".join(text for text in (item["alarm"], costs, item["why"], disturbed) if text)
     cells = [item["name"], expected, f"{item['measured_ratio']:.3f}×", interval, share, times, ran, note]
     return "| " + " | ".join(cells) + " |"
 

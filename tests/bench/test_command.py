@@ -27,7 +27,7 @@ def test_forward_prints_one_object_and_writes_the_cards_rows(
     assert found["target"] == "forward"
     (row,) = found["rows"]
     assert row["name"] == "frames=drop_middle bs1"
-    assert row["expected_ratio"] == pytest.approx(1.355, abs=0.01)
+    assert row["expected_ratio"] == pytest.approx(1.588, abs=0.005)  # attention included
     assert row["interval"][0] <= row["measured_ratio"] <= row["interval"][1]
     assert row["n_rounds"] == 6
     assert found["environment"]["threads"]["intra_op"] == 1
@@ -114,4 +114,4 @@ def test_the_table_is_made_from_the_results(tmp_path: Path) -> None:
     )
     page = Path(done.stdout.strip()).read_text()
     assert "## forward" in page
-    assert "| frames=drop_middle bs1 | 1.36× |" in page
+    assert "| frames=drop_middle bs1 | 1.59× |" in page

@@ -22,6 +22,25 @@ def test_a_linear_layer_by_hand() -> None:
     assert found.bytes_moved == 4 * moved
 
 
+@pytest.mark.parametrize("inference", [True, False])
+def test_attention_counts_on_the_cpu(*, inference: bool) -> None:
+    """torch's own counter knows no formula for the CPU's kernel: it would count nothing."""
+    q, k, v = torch.zeros(2, 4, 50, 16), torch.zeros(2, 4, 70, 16), torch.zeros(2, 4, 70, 16)
+    with torch.inference_mode(inference):
+        found = operations(lambda: nn.functional.scaled_dot_product_attention(q, k, v))
+    assert found.flops == 2 * (2 * 2 * 4 * 50 * 70 * 16)
+
+
+def test_the_backward_of_attention_counts_on_the_cpu() -> None:
+    q = torch.randn(1, 2, 5, 8, requires_grad=True)
+
+    def run() -> None:
+        nn.functional.scaled_dot_product_attention(q, q, q).sum().backward()
+
+    one_product = 2 * 2 * 5 * 5 * 8
+    assert operations(run).flops == (2 + 5) * one_product
+
+
 def test_parts_are_counted_where_they_run() -> None:
     first, second, never = nn.Linear(8, 8, bias=False), nn.Linear(8, 2, bias=False), nn.Linear(1, 1)
 

@@ -8,7 +8,7 @@ import torch
 
 from leanwam.models.reference import ObservationBatch, ReferenceWAM
 from leanwam.models.reference.cached_solvers import patched_solver
-from leanwam.models.reference.caching import LosslessCache, lossless
+from leanwam.models.reference.caching import LosslessCache, asked_only, lossless
 from leanwam.rollouts.policy import planned_model
 
 SEEDS = (5, 6)
@@ -72,6 +72,30 @@ def test_nobody_asked_for_the_proprio_stream(heads: ReferenceWAM, seen: Observat
     assert np.array_equal(found.action, expected.action)
     assert runs == {"video": 6, "action": 6, "proprio": 0}
     assert reuse.n_streams_skipped == 1
+
+
+@pytest.mark.parametrize("plan", ["plain_3", "sparse_2", "video=prefix:1"])
+def test_the_streams_nobody_asked_for_can_be_left_out_alone(
+    heads: ReferenceWAM, seen: ObservationBatch, plan: str
+) -> None:
+    with planned_model(heads, plan) as (_, all_counts, options):
+        expected = heads.generate(seen, SEEDS, until=("action",), **options)
+    with planned_model(heads, plan) as (_, counts, options), asked_only(heads) as reuse:
+        found = heads.generate(seen, SEEDS, until=("action",), **options)
+    assert np.array_equal(found.action, expected.action)
+    assert counts.executions == {**all_counts.executions, "proprio": 0}
+    assert all_counts.executions["proprio"] > 0
+    assert reuse.n_streams_skipped == 1
+    assert reuse.n_made == {}
+    assert "conditions" not in heads.__dict__
+
+
+def test_whoever_asks_for_everything_gets_everything(heads: ReferenceWAM, seen: ObservationBatch) -> None:
+    expected = heads.generate(seen, SEEDS)
+    with asked_only(heads) as reuse:
+        found = heads.generate(seen, SEEDS)
+    assert all(torch.equal(x, found.samples[name]) for name, x in expected.samples.items())
+    assert reuse.n_streams_skipped == 0
 
 
 def test_a_held_stream_that_nobody_asked_for_is_not_stepped(

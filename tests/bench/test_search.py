@@ -8,13 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from leanwam.bench.generate import CACHED
+from leanwam.bench.generate import ASKED, CACHED, is_plain
 from leanwam.bench.search import (
     Query,
     action_chunks,
     candidates,
     fidelity,
-    is_plain,
     plan_toml,
     search,
     write_plans,
@@ -57,17 +56,23 @@ def test_dense_has_no_error_and_other_noise_has_one_unit(heads: ReferenceWAM) ->
 
 
 def test_search_orders_what_stays_within_by_time(heads: ReferenceWAM) -> None:
-    found = search(heads, queries(heads), allowed=1e9, n_seeds=2, n_rounds=6, n_timed=3, batch=3)
+    found = search(
+        heads, queries(heads), allowed=1e9, n_seeds=2, n_rounds=6, n_timed=3, batch=3, timed_batches=(1, 4)
+    )
     json.dumps(found, allow_nan=False)
     rows = {item["plan"]: item for item in found["candidates"]}
     assert found["fastest_plain"] in [name for name in found["fastest"] if name.startswith("plain_")]
-    times = [rows[name]["ms"] for name in found["fastest"]]
+    times = [rows[name]["by_batch"]["1"]["ms"] for name in found["fastest"]]
     assert times == sorted(times)
     one = rows["plain_1"]
     assert one["executions"]["video"] == one["executions"]["action"] == 1
-    assert one["ratio_to_untouched"]["ratio"] > 1.5
+    for size in ("1", "4"):
+        assert one["by_batch"][size]["ratio_to_untouched"]["cpu_ratio"] > 1.5
+        assert set(one["by_batch"][size]["ratio_to_fastest_plain_asked_only"]) == {
+            "ratio", "interval", "cpu_ratio", "cpu_interval"
+        }  # fmt: skip
     assert rows["steps-2_video-1"]["executions"] == {"video": 1.0, "action": 2.0, "proprio": 0.0}
-    assert f"plain_1{CACHED}" in found["times"]
+    assert {"plain_1", f"plain_1{ASKED}", f"plain_1{CACHED}"} <= set(found["times"]["1"])
 
 
 def test_nothing_within_is_said(heads: ReferenceWAM) -> None:

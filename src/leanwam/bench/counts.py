@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import FlopCounterMode
 
+from leanwam.bench.flops import flop_counter
 from leanwam.models.patching import InstancePatch
 
 #: Operations that only describe a tensor anew: dispatched like the others, but nothing is computed or moved.
@@ -32,7 +32,7 @@ class Operations:
     """What one call does.
 
     Attributes:
-        flops: matrix products, convolutions and attention as torch's FlopCounterMode counts them, multiply
+        flops: matrix products, convolutions and attention as ``flops.flop_counter`` counts them, multiply
             and add as two.
         n_dispatched: operations that went through torch's dispatcher, views included.
         n_kernels: of these, the ones that compute or move something (launches, on an accelerator).
@@ -49,7 +49,7 @@ class Operations:
 def operations(run: Callable[[], Any]) -> Operations:
     """Count the operations of one call of ``run`` (eager: a compiled part counts as what it dispatches)."""
     counter = _Counter()
-    with FlopCounterMode(display=False) as flops, counter:
+    with flop_counter() as flops, counter:
         run()
     return Operations(flops.get_total_flops(), counter.n_dispatched, counter.n_kernels, counter.bytes_moved)
 
@@ -85,7 +85,7 @@ def count_parts(run: Callable[[], Any], parts: Mapping[str, nn.Module]) -> dict[
     def counted(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         def wrap(forward: Callable[..., Any]) -> Callable[..., Any]:
             def inner(*args: Any, **kwargs: Any) -> Any:
-                with FlopCounterMode(display=False) as mode:
+                with flop_counter() as mode:
                     output = forward(*args, **kwargs)
                 counts[name].n_executions += 1
                 counts[name].flops += mode.get_total_flops()

@@ -18,7 +18,7 @@ from leanwam.bench.parts import Work, ceiling, count_work, measure_shares, netwo
 from leanwam.bench.rows import raw, row
 from leanwam.bench.subjects import random_observation
 from leanwam.errors import InputError
-from leanwam.models.reference.caching import LosslessCache
+from leanwam.models.reference.caching import LosslessCache, asked_only
 from leanwam.plans import PlanSpec
 from leanwam.rollouts.policy import planned_model
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from leanwam.models.reference import ObservationBatch, ReferenceWAM
 
 BASELINE = "untouched"
+#: What an arm's name ends in: streams that nobody asked for are left out; that and everything else of ``caching``.
+ASKED = " + asked only"
 CACHED = " + caches"
 
 
@@ -35,7 +37,9 @@ class Options:
 
     Attributes:
         until: streams that are asked for; None for all. The same for every arm.
-        caches: also each plan with the lossless caches on, and the untouched model with them.
+        caches: also each plan with the lossless caches on, and the untouched model with them. Where ``until``
+            names streams, the baselines (the untouched model, plain samplers) also run with nothing but the
+            streams left out that nobody asked for: so it can be told how much of a plan's gain is that.
         n_rounds, n_warmup, n_inner, seed: see ``clock.interleave``.
     """
 
@@ -55,7 +59,8 @@ class Counted:
 
     name: str
     plan: PlanSpec | None
-    cache: LosslessCache | None
+    cache: LosslessCache | None = None
+    asked_only: bool = False
     n_calls: int = 0
     executions: dict[str, int] = field(default_factory=dict)
 
@@ -70,6 +75,8 @@ class Counted:
                 resolved = spec.resolve(model.n_steps, model.heads())
             if self.cache is not None:
                 stack.enter_context(self.cache.active(resolved))
+            elif self.asked_only:
+                stack.enter_context(asked_only(model, resolved))
             begun = 0
 
             def run() -> Any:
@@ -83,9 +90,19 @@ class Counted:
             for head, count in counts.executions.items():
                 self.executions[head] = self.executions.get(head, 0) + count
 
+    @property
+    def lossless(self) -> str:
+        """Which lossless savings this way has: ``none``, ``asked only`` or ``all``."""
+        return "all" if self.cache is not None else "asked only" if self.asked_only else "none"
+
     def per_call(self) -> dict[str, float]:
         """Executions of each head per call, as its gate counted them during the timed calls."""
         return {head: count / max(self.n_calls, 1) for head, count in self.executions.items()}
+
+
+def is_plain(plan: PlanSpec) -> bool:
+    """Whether a plan is the plain sampler with fewer steps: what every other plan has to beat."""
+    return plan.sampler_steps is not None and not plan.heads and plan.default is None and plan.frames is None
 
 
 def compare(
@@ -111,8 +128,11 @@ def compare(
     def call(**more: Any) -> Any:
         return model.generate(seen, seeds, until=options.until, **more)
 
-    ways = [Counted(BASELINE, None, None), *(Counted(plan.name, plan, None) for plan in plans)]
+    ways = [Counted(BASELINE, None), *(Counted(plan.name, plan) for plan in plans)]
     if options.caches:
+        if options.until is not None:
+            ways.append(Counted(BASELINE + ASKED, None, asked_only=True))
+            ways += [Counted(plan.name + ASKED, plan, asked_only=True) for plan in plans if is_plain(plan)]
         ways.append(Counted(BASELINE + CACHED, None, LosslessCache(model)))
         ways += [Counted(plan.name + CACHED, plan, LosslessCache(model)) for plan in plans]
     works: dict[str, Work] = {}
@@ -181,7 +201,7 @@ def _rows(
                 expected_from=source,
                 target="generate",
                 plan=way.plan.name if way.plan is not None else "dense",
-                caches=way.cache is not None,
+                lossless=way.lossless,
                 batch=batch,
                 backend=backend,
                 flops_ratio=flops_ratio,

@@ -15,8 +15,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from torch.utils.flop_counter import FlopCounterMode
-
+from leanwam.bench.flops import flop_counter
 from leanwam.models.patching import InstancePatch
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ def count_work(model: ReferenceWAM, run: Callable[[], Any]) -> Work:
     def network(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         def wrap(forward: Callable[..., Any]) -> Callable[..., Any]:
             def counted(*args: Any, **kwargs: Any) -> Any:
-                with FlopCounterMode(display=False) as mode:
+                with flop_counter() as mode:
                     output = forward(*args, **kwargs)
                 amount[name] = amount.get(name, 0) + mode.get_total_flops()
                 executions[name] = executions.get(name, 0) + 1

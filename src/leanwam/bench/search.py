@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from leanwam.bench.clock import Arm, interleave
+from leanwam.bench.clock import Arm, Samples, interleave
 from leanwam.bench.counts import device_synchroniser
-from leanwam.bench.generate import BASELINE, CACHED, Counted
+from leanwam.bench.generate import ASKED, BASELINE, CACHED, Counted, is_plain
 from leanwam.bench.ratio import paired_ratio, spread_ms
 from leanwam.bench.rows import raw
 from leanwam.errors import InputError
@@ -88,11 +88,6 @@ def candidates(model: ReferenceWAM, *, frames: Sequence[str] = ()) -> list[PlanS
     return found
 
 
-def is_plain(plan: PlanSpec) -> bool:
-    """Whether a plan is the plain sampler with fewer steps: what every other plan has to beat."""
-    return plan.sampler_steps is not None and not plan.heads and plan.default is None and plan.frames is None
-
-
 def action_chunks(
     model: ReferenceWAM, queries: Sequence[Query], plan: PlanSpec | None, *, batch: int, noise: int = 0
 ) -> NDArray[np.float64]:
@@ -101,20 +96,12 @@ def action_chunks(
     Args:
         noise: 0 takes each query's own seed, another number other noise.
     """
-    from leanwam.models.reference import ObservationBatch
-
     way = Counted("", plan, LosslessCache(model))
     chunks = []
     for first in range(0, len(queries), batch):
         mine = list(queries[first : first + batch])
         filled = mine + [mine[-1]] * (batch - len(mine))
-        seen = [query.observation for query in filled]
-        whole = ObservationBatch(
-            tuple(item.task[0] for item in seen),
-            np.concatenate([item.proprio for item in seen]),
-            None if seen[0].world is None else np.concatenate([item.world for item in seen]),
-            None if seen[0].pixels is None else np.concatenate([item.pixels for item in seen]),
-        )
+        whole = _stacked(filled)
         seeds = [query.seed + 1_000_003 * noise for query in filled]
 
         def call(whole: Any = whole, seeds: Any = seeds, **options: Any) -> Any:
@@ -162,26 +149,33 @@ def fidelity(
 
 def time_candidates(
     model: ReferenceWAM,
-    query: Query,
+    queries: Sequence[Query],
     plans: Sequence[PlanSpec],
     *,
+    batch: int = 1,
     n_rounds: int,
     progress: Callable[[int], None] | None = None,
 ) -> dict[str, Any]:
-    """Batch-1 times of plans (with the lossless caches), plain samplers and the untouched model (without and
-    with them), interleaved.
+    """Times of plans (with the lossless caches), interleaved with those of plain samplers and the untouched
+    model: as they are, without the streams that nobody asked for, and with the lossless caches.
+
+    Args:
+        queries: the first ``batch`` of them are sampled together, over and over where there are fewer.
 
     Returns:
         ``times`` by arm (milliseconds), ``executions`` per call by arm, and the ``Samples``.
     """
+    mine = [queries[place % len(queries)] for place in range(batch)]
+    seen, seeds = _stacked(mine), [query.seed for query in mine]
 
     def call(**options: Any) -> Any:
-        return model.generate(query.observation, [query.seed], until=("action",), **options)
+        return model.generate(seen, seeds, until=("action",), **options)
 
-    ways = [Counted(BASELINE, None, None), Counted(BASELINE + CACHED, None, LosslessCache(model))]
+    ways = [Counted(BASELINE, None), Counted(BASELINE + CACHED, None, LosslessCache(model))]
     for plan in plans:
         if is_plain(plan):
-            ways.append(Counted(plan.name, plan, None))
+            ways.append(Counted(plan.name, plan))
+            ways.append(Counted(plan.name + ASKED, plan, asked_only=True))
         ways.append(Counted(plan.name + CACHED, plan, LosslessCache(model)))
     samples = interleave(
         [Arm(way.name, partial(way.open, model, call)) for way in ways],
@@ -207,18 +201,22 @@ def search(
     n_rounds: int = 20,
     n_timed: int = 24,
     batch: int = 8,
+    timed_batches: Sequence[int] = (1,),
     progress: Callable[[int], None] | None = None,
 ) -> dict[str, Any]:
     """Search the candidates and order those within the spread by their measured time.
 
     Args:
         allowed: largest ``in_noise_units`` of a candidate.
+        timed_batches: batch sizes that are timed; the first one orders the candidates.
         n_timed: at most so many candidates are timed, the cheapest by counted network calls first; plain
             samplers are timed besides.
 
     Returns:
-        plain data: ``spread``, ``candidates`` (fidelity, within, time, ratios), ``fastest`` (names in order),
-        ``fastest_plain``: the plain sampler within the spread that is fastest, or None.
+        plain data: ``spread``, ``candidates`` (fidelity, within, executions and, by batch size, time and
+        ratios), ``fastest`` (names in order), ``fastest_plain``: the plain sampler within the spread that is
+        fastest, or None. A plan has the lossless savings; the ratios to the fastest plain sampler are given
+        against it as it is, without the streams that nobody asked for, and with the same savings.
     """
     plans = candidates(model, frames=frames)
     quality, spread = fidelity(model, queries, plans, n_seeds=n_seeds, batch=batch, progress=progress)
@@ -226,15 +224,17 @@ def search(
     plain = [plan for plan in plans if is_plain(plan)]
     lean = sorted((plan for plan in within if not is_plain(plan)), key=lambda plan: _price(model, plan))
     timed = [*plain, *lean[:n_timed]]
-    measured = time_candidates(model, queries[0], timed, n_rounds=n_rounds, progress=progress)
-    times = {name: value["p50_ms"] for name, value in measured["times"].items()}
-    samples = measured["samples"]
+    measured = {
+        size: time_candidates(model, queries, timed, batch=size, n_rounds=n_rounds, progress=progress)
+        for size in timed_batches
+    }
+    first = measured[timed_batches[0]]
+    times = {name: value["p50_ms"] for name, value in first["times"].items()}
     order = sorted((plan.name for plan in timed if plan in within), key=lambda name: times[name + CACHED])
     passing = [plan.name for plan in plain if plan in within]
     fastest_plain = min(passing, key=lambda name: times[name], default=None)
-    rows = []
-    for plan in plans:
-        item: dict[str, Any] = {
+    rows = [
+        {
             "plan": plan.name,
             "plain": is_plain(plan),
             "sampler_steps": plan.sampler_steps,
@@ -245,29 +245,26 @@ def search(
                 for field in ("error", "in_noise_units", "share_beyond")
             },
             "within": plan in within,
-            "ms": times.get(plan.name + CACHED),
-            "ratio_to_untouched": None,
-            "ratio_to_fastest_plain": None,
-            "executions": measured["executions"].get(plan.name + CACHED),
+            "executions": first["executions"].get(plan.name + CACHED),
+            "by_batch": {
+                str(size): _timed(item, plan.name, fastest_plain)
+                for size, item in measured.items()
+                if plan in timed
+            },
         }
-        if plan in timed:
-            item["ratio_to_untouched"] = _ratio(samples, BASELINE, plan.name + CACHED)
-            if fastest_plain is not None:
-                item["ratio_to_fastest_plain"] = _ratio(samples, fastest_plain, plan.name + CACHED)
-                item["ratio_to_fastest_plain_with_caches"] = _ratio(
-                    samples, fastest_plain + CACHED, plan.name + CACHED
-                )
-        rows.append(item)
+        for plan in plans
+    ]
     return {
         "spread": spread,
         "allowed": allowed,
         "n_calls": len(queries),
         "n_seeds": n_seeds,
+        "timed_batches": list(timed_batches),
         "candidates": rows,
         "fastest": order,
         "fastest_plain": fastest_plain,
-        "times": measured["times"],
-        "samples": raw(samples),
+        "times": {str(size): item["times"] for size, item in measured.items()},
+        "samples": {str(size): raw(item["samples"]) for size, item in measured.items()},
     }
 
 
@@ -293,6 +290,18 @@ def write_plans(
             (folder / f"{plan.name}.toml").write_text(plan_toml(plan))
 
 
+def _stacked(queries: Sequence[Query]) -> ObservationBatch:
+    from leanwam.models.reference import ObservationBatch
+
+    seen = [query.observation for query in queries]
+    return ObservationBatch(
+        tuple(item.task[0] for item in seen),
+        np.concatenate([item.proprio for item in seen]),
+        None if seen[0].world is None else np.concatenate([item.world for item in seen]),
+        None if seen[0].pixels is None else np.concatenate([item.pixels for item in seen]),
+    )
+
+
 def _price(model: ReferenceWAM, plan: PlanSpec) -> tuple[int, int]:
     """Network calls of action and of video, as the plan says."""
     resolved = plan.resolve(plan.sampler_steps or model.n_steps, model.heads())
@@ -300,6 +309,23 @@ def _price(model: ReferenceWAM, plan: PlanSpec) -> tuple[int, int]:
     return len(action.executed) + len(video.executed), len(video.executed)
 
 
-def _ratio(samples: Any, baseline: str, arm: str) -> dict[str, Any]:
-    found = paired_ratio(samples.of(baseline), samples.of(arm))
-    return {"ratio": found.ratio, "interval": None if found.interval is None else list(found.interval)}
+def _timed(measured: dict[str, Any], plan: str, fastest_plain: str | None) -> dict[str, Any]:
+    """A plan's time with the lossless savings, and its ratios."""
+    samples, arm = measured["samples"], plan + CACHED
+    found = {"ms": measured["times"][arm]["p50_ms"], "ratio_to_untouched": _ratio(samples, BASELINE, arm)}
+    for field, saving in (("", ""), ("_asked_only", ASKED), ("_with_caches", CACHED)):
+        found[f"ratio_to_fastest_plain{field}"] = (
+            None if fastest_plain is None else _ratio(samples, fastest_plain + saving, arm)
+        )
+    return found
+
+
+def _ratio(samples: Samples, baseline: str, arm: str) -> dict[str, Any]:
+    """By the wall clock and by this process's CPU time, which other processes disturb less."""
+    found: dict[str, Any] = {}
+    for kind, seconds in (("", samples.wall_s), ("cpu_", samples.cpu_s)):
+        pair = (np.maximum(seconds[samples.names.index(name)], 1e-9) for name in (baseline, arm))
+        item = paired_ratio(*pair)
+        found[f"{kind}ratio"] = item.ratio
+        found[f"{kind}interval"] = None if item.interval is None else list(item.interval)
+    return found

@@ -136,6 +136,7 @@ class Gate:
         self.per_call: list[int] = []
         self._primary, self._copy = primary, copy
         self._dense = plan.is_dense
+        self._n_turns = plan.n_steps * n_branches
         executed = set(plan.executed)
         rows = plan.standins()
         self._rows: list[list[tuple[int, float]] | None] = [
@@ -161,6 +162,31 @@ class Gate:
         return lambda run: self._wrap(run, timestep_reader(timestep_of, run))
 
     def _wrap(self, run: Callable[..., Any], read_time: TimestepOf | None) -> Callable[..., Any]:
+        forward = self._counting(run, read_time) if self._dense else self._gating(run, read_time)
+        forward.leanwam_gate = self  # type: ignore[attr-defined]
+        return forward
+
+    def _counting(self, run: Callable[..., Any], read_time: TimestepOf | None) -> Callable[..., Any]:
+        """Nothing is ever held: the original runs, and is counted."""
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            if read_time is not None:
+                self._check_time(read_time(args, kwargs))
+            try:
+                output = run(*args, **kwargs)
+            except BaseException:
+                self.cut()
+                raise
+            self.n_executed += 1
+            self._executed_now += 1
+            self._count += 1
+            if self._count == self._n_turns:
+                self._end()
+            return output
+
+        return forward
+
+    def _gating(self, run: Callable[..., Any], read_time: TimestepOf | None) -> Callable[..., Any]:
         def forward(*args: Any, **kwargs: Any) -> Any:
             if read_time is not None:
                 self._check_time(read_time(args, kwargs))
@@ -174,7 +200,7 @@ class Gate:
                     raise
                 self.n_executed += 1
                 self._executed_now += 1
-                if not self._dense and step in self._last_use:
+                if step in self._last_use:
                     kept = copied(output) if self._copy else output
                     self._kept[branch][step] = (kept, version(kept))
             else:
@@ -182,7 +208,6 @@ class Gate:
             self._advance(step, branch)
             return output
 
-        forward.leanwam_gate = self  # type: ignore[attr-defined]
         return forward
 
     def cut(self) -> None:
@@ -202,11 +227,14 @@ class Gate:
         for j in [j for j in kept if self._last_use[j] <= step]:
             del kept[j]
         self._count += 1
-        if self._count == self.n_steps * self.n_branches:
-            self.per_call.append(self._executed_now)
-            last_time = self._time
-            self._start()
-            self._ended_at = last_time
+        if self._count == self._n_turns:
+            self._end()
+
+    def _end(self) -> None:
+        self.per_call.append(self._executed_now)
+        last_time = self._time
+        self._start()
+        self._ended_at = last_time
 
     _ended_at: float | None = None
 

@@ -10,6 +10,8 @@ same shape, so samples are the same to the bit (tested), and every reuse is coun
 - streams that nobody asked for: where a call stops after some streams (``until``), only these and what they
   read are sampled, and what is read only as long as a plan computes it.
 
+The last of these is to be had alone (``asked_only``), so that a baseline can be timed with and without it.
+
 The task's and the observation's own encoding is computed once per call by the untouched model already.
 Not kept, because it would not be the same to the bit: projections of clean tokens by themselves, or the
 modulations of all steps in one product. A matrix product rounds differently with another number of rows.
@@ -63,6 +65,29 @@ def lossless(model: ReferenceWAM, plan: Plan | None = None) -> Iterator[Reuse]:
         yield cache.reuse
 
 
+@contextmanager
+def asked_only(model: ReferenceWAM, plan: Plan | None = None) -> Iterator[Reuse]:
+    """While open, a call that stops after some streams (``until``) samples these and what they read, no other.
+
+    Nothing is kept. The samples of the streams that are asked for stay the same to the bit; of a stream that
+    is left out the sample is its noise, and its head is not executed once.
+
+    Args:
+        plan: as in ``lossless``.
+    """
+    reuse = Reuse()
+    last = _last_executed(plan)
+
+    def lean(original: Callable[..., Conditions]) -> Callable[..., Conditions]:
+        def conditions(task: Tensor, present: Mapping[str, Tensor], keep: Tensor | None) -> Conditions:
+            return AskedConditions(model, task, present, keep, None, reuse=reuse, last_executed=last)
+
+        return conditions
+
+    with InstancePatch(model, "conditions", lean):
+        yield reuse
+
+
 class LosslessCache:
     """What is kept between calls, by all that it depends on: a few hundred vectors per batch size.
 
@@ -87,7 +112,7 @@ class LosslessCache:
     @contextmanager
     def active(self, plan: Plan | None = None) -> Iterator[None]:
         """While open, the model looks up here what it would compute again; see ``lossless``."""
-        last = {} if plan is None else {name: head.executed[-1] for name, head in plan.heads.items()}
+        last = _last_executed(plan)
         patches: list[SolverPatch] = []
 
         def remembered(original: Callable[..., Conditions]) -> Callable[..., Conditions]:
@@ -117,8 +142,53 @@ class EmbeddedTime:
     embedded: Tensor
 
 
-class CachedConditions(Conditions):
-    """``Conditions`` that look up what they were asked before."""
+class AskedConditions(Conditions):
+    """``Conditions`` of a call in which a stream that nobody asked for is left out.
+
+    Args:
+        reuse: counts the streams left out.
+        last_executed: per head the last step at which a plan computes it; all steps where it is missing.
+    """
+
+    def __init__(
+        self,
+        model: ReferenceWAM,
+        task: Tensor,
+        present: Mapping[str, Tensor],
+        keep: Tensor | None,
+        tokens: Mapping[str, StreamTokens] | None,
+        *,
+        reuse: Reuse,
+        last_executed: Mapping[str, int],
+    ) -> None:
+        super().__init__(model, task, present, keep, tokens)
+        self._reuse, self._last = reuse, last_executed
+        self._needed: frozenset[str] | None = None
+
+    def running(self, until: Sequence[str] | None, done: Mapping[str, int]) -> tuple[str, ...]:
+        """The streams of ``until`` and all that they read, as long as anything of them is still to compute."""
+        if until is None:
+            return super().running(until, done)
+        if self._needed is None:
+            self._needed = self._read_by(until)
+            self._reuse.n_streams_skipped += len(self.streams) - len(self._needed)
+        return tuple(
+            name
+            for name in self.streams
+            if name in self._needed and (name in until or done[name] <= self._last.get(name, done[name]))
+        )
+
+    def _read_by(self, until: Sequence[str]) -> frozenset[str]:
+        found = set(until)
+        while True:
+            more = {other for name in found for other in self.streams[name].reads} - found
+            if not more:
+                return frozenset(found)
+            found |= more
+
+
+class CachedConditions(AskedConditions):
+    """The same, and what was computed before is looked up."""
 
     def __init__(
         self,
@@ -134,10 +204,9 @@ class CachedConditions(Conditions):
         tokens: dict[str, StreamTokens] = cache.get(
             "tokens", key, lambda: token_sets(model.config, keep, device)
         )
-        super().__init__(model, task, present, keep, tokens)
-        self._cache, self._last = cache, last_executed
+        super().__init__(model, task, present, keep, tokens, reuse=cache.reuse, last_executed=last_executed)
+        self._cache = cache
         self._current: dict[str, EmbeddedTime] = {}
-        self._needed: frozenset[str] | None = None
 
     def time(self, name: str, value: float, batch: int) -> Tensor:
         device = self.context[name].device
@@ -162,30 +231,13 @@ class CachedConditions(Conditions):
         level, table, context = self.level[name], self.table[name], self.context[name]
         return StreamInput(noisy, current.levels, level, context, table, n_clean, current.embedded)
 
-    def running(self, until: Sequence[str] | None, done: Mapping[str, int]) -> tuple[str, ...]:
-        """The streams of ``until`` and all that they read, as long as anything of them is still to compute."""
-        if until is None:
-            return super().running(until, done)
-        if self._needed is None:
-            self._needed = self._read_by(until)
-            self._cache.reuse.n_streams_skipped += len(self.streams) - len(self._needed)
-        return tuple(
-            name
-            for name in self.streams
-            if name in self._needed and (name in until or done[name] <= self._last.get(name, done[name]))
-        )
-
-    def _read_by(self, until: Sequence[str]) -> frozenset[str]:
-        found = set(until)
-        while True:
-            more = {other for name in found for other in self.streams[name].reads} - found
-            if not more:
-                return frozenset(found)
-            found |= more
-
     def _embed(self, name: str, value: float, batch: int) -> EmbeddedTime:
         time = super().time(name, value, batch)
         levels = time[:, None]
         if name in self.clean:
             levels = torch.stack([torch.zeros_like(time), time], dim=1)
         return EmbeddedTime(time, levels, self._cache.model.expert(name).embed_times(levels))
+
+
+def _last_executed(plan: Plan | None) -> dict[str, int]:
+    return {} if plan is None else {name: head.executed[-1] for name, head in plan.heads.items()}
