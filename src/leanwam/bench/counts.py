@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from leanwam.bench.flops import flop_counter
+from leanwam.models.flops import flop_counter
 from leanwam.models.patching import InstancePatch
 
 #: Operations that only describe a tensor anew: dispatched like the others, but nothing is computed or moved.

@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from leanwam.bench.flops import flop_counter
+from leanwam.models.flops import flop_counter
 from leanwam.models.patching import InstancePatch
 
 if TYPE_CHECKING:

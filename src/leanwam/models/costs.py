@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 
 from leanwam.errors import InputError
+from leanwam.models.flops import flop_counter
 from leanwam.models.patching import InstancePatch
 from leanwam.models.protocol import resolve_heads
 from leanwam.models.shares import measure_shares
@@ -20,8 +21,8 @@ class HeadCost:
     """One head's cost.
 
     Attributes:
-        flops_per_execution: of one execution as torch's FlopCounterMode counts them (matrix products,
-            convolutions, attention), multiply and add as two.
+        flops_per_execution: of one execution of matrix products, convolutions and attention (``flop_counter``),
+            multiply and add as two.
         share_of_step: measured, see ``measure_shares``.
         n_executions: in one dense call.
     """
@@ -52,11 +53,10 @@ def head_costs(
     counts, flops = dict.fromkeys(modules, 0), dict.fromkeys(modules, 0)
 
     def counting(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        from torch.utils.flop_counter import FlopCounterMode
 
         def wrap(forward: Callable[..., Any]) -> Callable[..., Any]:
             def counted(*args: Any, **kwargs: Any) -> Any:
-                with FlopCounterMode(display=False) as mode:
+                with flop_counter() as mode:
                     output = forward(*args, **kwargs)
                 counts[name] += 1
                 flops[name] += mode.get_total_flops()

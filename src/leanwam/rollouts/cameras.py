@@ -1,4 +1,4 @@
-"""Two 64 × 64 views of a Meta-World scene, one of them close to the hand, rendered headless through EGL, fast and checked.
+"""Two 64 × 64 views of a Meta-World scene, one close to the hand, rendered headless through EGL, fast and checked.
 
 Multisampling off before the renderer is made, shadows and reflections off: 5 frames/s become about 150 on one
 core. Only EGL: under OSMesa, closing one renderer silently turns the frames of the others into noise. Every

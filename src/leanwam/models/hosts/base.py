@@ -18,6 +18,7 @@ import msgspec
 from torch import Tensor, nn
 
 from leanwam.errors import InputError
+from leanwam.models.flops import flop_counter
 from leanwam.models.frames import Thinning
 from leanwam.models.gates import Execution, execute
 from leanwam.models.hosts.descriptions import HostDescription
@@ -175,11 +176,10 @@ class Host(ABC):
 
     def count_call(self, call: Callable[[], Any]) -> dict[str, int]:
         """FLOPs of one real sampling call: per head (all its steps), and ``total``; by torch's counter."""
-        from torch.utils.flop_counter import FlopCounterMode
 
         modules = self.heads()
         counts = dict.fromkeys(modules, 0)
-        counter = FlopCounterMode(display=False)
+        counter = flop_counter()
 
         def before(name: str) -> Callable[..., None]:
             return lambda module, args: started.__setitem__(name, counter.get_total_flops())

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from leanwam.models.flops import flop_counter
+
 
 class UndecidedIsFalse(TorchFunctionMode):
     """A question about a meta tensor's values is answered with no: such questions guard against bad input
@@ -35,13 +37,12 @@ def count_on_meta(
         model: its state is not touched.
         args, kwargs: of its forward; tensors on any device, of which only shape and type are used.
     """
-    from torch.utils.flop_counter import FlopCounterMode
 
     state = {
         name: torch.empty_like(tensor, device="meta")
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]
     }
-    counter = FlopCounterMode(display=False)
+    counter = flop_counter()
     with torch.no_grad(), counter, UndecidedIsFalse():
         torch.func.functional_call(
             model, state, tuple(_meta(a) for a in args), {k: _meta(v) for k, v in (kwargs or {}).items()}
