@@ -125,6 +125,7 @@ def test_two_damaged_states_are_an_error_that_names_both(wam, tmp_path):
         run(wam, tmp_path)
 
 
+@pytest.mark.slow
 def test_kills_at_any_moment_change_nothing(wam, tmp_path):
     """SIGKILL at six random moments, while every update is saved; the end has the bytes of an unharmed run.
 
@@ -210,7 +211,7 @@ def test_a_full_disk_is_said_and_the_run_goes_on(wam, tmp_path, capsys, disk, mo
     capsys.readouterr()
     run(wam, cut, after=after)
     said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("leanwam:")]
-    saves = [line for line in said if "could not be saved, the save before it is kept" in line]
+    saves = [line for line in said if "could not be saved, what was saved before is kept" in line]
     assert len(saves) == 4
     assert all("No space left on device" in line for line in said)
     assert weights(tmp_path / "whole") == weights(cut)
@@ -262,7 +263,7 @@ go()
     assert done.returncode == 0, done.stderr
     assert "File too large; update 4 could not be saved" in done.stdout
     assert done.stdout.splitlines()[1] == "[]"
-    assert done.stderr.count("could not be saved, the save before it is kept") == 4
+    assert done.stderr.count("could not be saved, what was saved before is kept") == 4
     assert weights(tmp_path / "whole") == weights(tmp_path / "cut")
 
 

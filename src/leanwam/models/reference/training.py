@@ -160,7 +160,7 @@ class Trainer:
             self.save()
         except OSError as error:
             say(
-                f"{self.run.out}: {error.strerror}; update {self.state.update} could not be saved, the save before it"
+                f"{self.run.out}: {error.strerror}; update {self.state.update} could not be saved, what was saved before"
                 f" is kept, the next try is in {self.config.training.save_every_s:g} s"
             )
 
