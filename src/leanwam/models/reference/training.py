@@ -160,8 +160,8 @@ class Trainer:
             self.save()
         except OSError as error:
             say(
-                f"{self.run.out}: {error.strerror}; update {self.state.update} could not be saved, what was saved before"
-                f" is kept, the next try is in {self.config.training.save_every_s:g} s"
+                f"{self.run.out}: {error.strerror}; update {self.state.update} could not be saved, what was saved"
+                f" before is kept, the next try is in {self.config.training.save_every_s:g} s"
             )
 
     def save_at_the_end(self) -> None:
