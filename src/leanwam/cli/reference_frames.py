@@ -19,7 +19,7 @@ def frames(
     checkpoint: str,
     demos: Path,
     out: Path,
-    rule: str = "10:1",
+    rule: str = "10:4",
     frames: str = "trained",
     new_demos: bool = False,
     steps: tuple[int, ...] = (1, 4, 10),
@@ -36,7 +36,7 @@ def frames(
     the frame plan leaves out, or that carried no loss in training, is reported and does not gate.
 
     One sample is a draw from what may happen: even a perfect model's has twice the squared error of its mean. The
-    mean of several (--rule 10:8) is the point prediction that a squared error asks for; the default asks for more.
+    mean of several is the point prediction that a squared error asks for, so it gates; --rule 10:1 asks for more.
 
     Example: leanwam reference frames --checkpoint runs/joint --demos pixels.demos.zarr --out psnr.json
 
