@@ -250,7 +250,7 @@ def standin(sizes: tuple[int, int] = (16, 80)) -> None:
     )
 
 
-def overhead(plan: str = "dense", n_episodes: int = 16, repeats: int = 2) -> None:
+def overhead(plan: str = "dense", n_episodes: int = 16, repeats: int = 5) -> None:
     """Seconds of a run in one process and on Ray with one worker, taking turns; the reference WAM."""
     import torch
 

@@ -46,7 +46,9 @@ def measure() -> None:
     torch.set_num_threads(1)
     model = load_reference("heads")
     path = HERE / "calls.trace.zarr"
-    record_calls(model, select_tasks(list(model.config.tasks)), N_CALLS, path, list(HEADS))
+    record_calls(
+        model, select_tasks(list(model.config.tasks)), N_CALLS, path, list(HEADS), progress=lambda n: None
+    )
     trace = open_trace(path)
     plans = [
         msgspec.structs.replace(arm.plan, name=arm.name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -41,14 +42,14 @@ def slurm(tmp_path):
     commands.mkdir()
     for name, body in {
         "scontrol": "printf 'n1\\nn2\\n'",
-        "srun": 'echo "$@" >> "$FOLDER/srun"',
+        "srun": 'echo "$@" >> "$FOLDER/srun"; echo "$RAY_AUTH_MODE $RAY_AUTH_TOKEN" >> "$FOLDER/tokens"',
         "ray": "true",
     }.items():
         file = commands / name
         file.write_text(f"#!/bin/bash\n{body}\n")
         file.chmod(0o755)
     return tmp_path, {
-        **os.environ,
+        **{key: value for key, value in os.environ.items() if not key.startswith("RAY_AUTH")},
         "PATH": f"{commands}:{os.environ['PATH']}",
         "FOLDER": str(tmp_path),
         "PYTHONPATH": str(SRC),
@@ -115,3 +116,5 @@ def test_ray_is_started_on_every_node(slurm):
     assert any("-w n1" in call and "start --head" in call for call in calls)
     assert any("-w n2" in call and "--address=n1:6379" in call for call in calls)
     assert "stop" in calls[-1]
+    (token,) = set((folder / "tokens").read_text().splitlines())  # one for every node
+    assert re.fullmatch("token [0-9a-f]{64}", token)

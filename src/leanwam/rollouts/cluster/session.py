@@ -37,6 +37,8 @@ def ray_session(address: str | None = None, *, n_cpus: int | None = None) -> Ite
         LeanwamError: Ray could not be started.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    if address is not None:
+        _send_token()
     ray = require("ray", "ray")
     if ray.is_initialized():
         if address is not None and address not in ("auto", ray.get_runtime_context().gcs_address):
@@ -52,7 +54,8 @@ def ray_session(address: str | None = None, *, n_cpus: int | None = None) -> Ite
             ray.init(address=address, namespace="leanwam", **quiet)
         except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
             first = (str(error).splitlines() or [type(error).__name__])[0]
-            raise InputError(f"no Ray answers there: {first}", field="--ray", value=address) from error
+            hint = "; if it wants a token: RAY_AUTH_TOKEN, or RAY_AUTH_MODE=disabled on both sides"
+            raise InputError(f"no Ray answers there: {first}{hint}", field="--ray", value=address) from error
     else:
         _start(ray, n_cpus or len(os.sched_getaffinity(0)), quiet)
     if callable(on_sigterm):
@@ -63,6 +66,17 @@ def ray_session(address: str | None = None, *, n_cpus: int | None = None) -> Ite
             yield ray
     finally:
         ray.shutdown()
+
+
+def _send_token() -> None:
+    """Make Ray send its token to a cluster named by HOST:PORT, where there is one and nobody decided otherwise.
+
+    ``ray start`` of Ray 2.60 asks for the token in ``~/.ray/auth_token``; a client sends it to ``auto`` by itself,
+    to an address only if ``RAY_AUTH_MODE`` says so before Ray is imported.
+    """
+    known = os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH")
+    if known or (Path.home() / ".ray" / "auth_token").is_file():
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
 
 
 def _start(ray: Any, n_cpus: int, quiet: dict[str, Any]) -> None:
