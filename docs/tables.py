@@ -79,13 +79,37 @@ def hosts() -> str:
     return "\n".join(lines)
 
 
+def heads_study() -> str:
+    """Plans in closed loop beside what offline scores say of them, from studies/heads/result.json."""
+    result = json.loads((ROOT / "studies" / "heads" / "result.json").read_text())
+    arms = result["arms"]
+    dense, n = next(iter(arms.values()))["dense"]
+    lines = [
+        "| plan | success | − dense, points (95 %) | the card says | report's cosine | executed MSE |",
+        "|---|---:|---:|---|---:|---:|",
+    ]
+    rows = [(dense, f"| dense, 50 steps | {dense} of {n} | | | 1 | 0 |")]
+    for name, arm in arms.items():
+        low, high = (100 * value for value in arm["interval"])
+        scores = [f"{arm[score]:.4f}" if score in arm else "–" for score in ("hold_cosine", "executed_mse")]
+        good, of = arm["success"]
+        rows.append(
+            (
+                good,
+                f"| `{name}` | {good} of {of} | {100 * arm['delta']:+.1f} [{low:+.1f}, {high:+.1f}] "
+                f"| {arm['state'].capitalize()} | {scores[0]} | {scores[1]} |",
+            )
+        )
+    return "\n".join([*lines, *(line for _, line in sorted(rows, key=lambda row: -row[0]))])
+
+
 def _steps(count: int) -> str:
     return "1 step" if count == 1 else f"{count} steps"
 
 
 #: Page -> its tables.
 TABLES: dict[str, dict[str, Callable[[], str]]] = {
-    "README.md": {"demo": demo, "success": success},
+    "README.md": {"demo": demo, "success": success, "heads-study": heads_study},
     "docs/hosts/diffusers.md": {"hosts": hosts},
 }
 

@@ -77,13 +77,16 @@ def analyse() -> dict[str, Any]:
             "success": [lean, n_lean],
             "dense": [anchor, n_anchor],
             "delta": overall["delta"],
+            "interval": overall["interval"],
             "tost_interval": overall["tost_interval"],
             "tost_p": overall["tost_p"],
+            "difference_p": overall["difference_p"],
             "word": verdict["headline"]["word"],
             "state": overall["state"],
         }
-    for name, adjusted in holm({name: arm["tost_p"] for name, arm in arms.items()}).items():
-        arms[name]["tost_p_holm"] = adjusted
+    for p in ("tost_p", "difference_p"):
+        for name, adjusted in holm({name: arm[p] for name, arm in arms.items()}).items():
+            arms[name][f"{p}_holm"] = adjusted
     gated = [name for name in arms if name in levels["plans"]]
     for name in gated:
         of = levels["plans"][name]
@@ -134,9 +137,9 @@ def render(result: dict[str, Any]) -> str:
         "",
         "Command: `python studies/heads/rank.py` (tables alone: `--analyse`).",
         "",
-        "| arm | success | − dense, points | p, equivalent | Holm | card | report's cosine | solver MSE "
-        "| executed MSE |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| arm | success | − dense, points | p, equivalent | Holm | p, different | Holm | card | report's cosine "
+        "| solver MSE | executed MSE |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for name in sorted(arms, key=lambda key: -arms[key]["success"][0]):
         arm = arms[name]
@@ -144,7 +147,8 @@ def render(result: dict[str, Any]) -> str:
         scores = [f"{arm[score]:.4g}" if score in arm else "–" for score in SCORES]
         lines.append(
             f"| `{name}` | {arm['success'][0]} of {arm['success'][1]} | {100 * arm['delta']:+.1f} "
-            f"[{100 * low:+.1f}, {100 * high:+.1f}] | {arm['tost_p']:.3g} | {arm['tost_p_holm']:.3g} | {arm['word']} | "
+            f"[{100 * low:+.1f}, {100 * high:+.1f}] | {arm['tost_p']:.3g} | {arm['tost_p_holm']:.3g} | "
+            f"{arm['difference_p']:.3g} | {arm['difference_p_holm']:.3g} | {arm['word']} | "
             + " | ".join(scores)
             + " |"
         )
