@@ -86,7 +86,13 @@ def _start(ray: Any, n_cpus: int, quiet: dict[str, Any]) -> None:
     with _workers_find_this_package():
         for last in (False, True):
             try:
-                ray.init(num_cpus=n_cpus, include_dashboard=False, object_store_memory=_STORE_BYTES, **quiet)
+                ray.init(
+                    address="local",  # not the Ray that may be running here
+                    num_cpus=n_cpus,
+                    include_dashboard=False,
+                    object_store_memory=_STORE_BYTES,
+                    **quiet,
+                )
                 return
             except Exception as error:
                 ray.shutdown()
