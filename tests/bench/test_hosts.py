@@ -51,7 +51,7 @@ def test_one_table_for_plans_caches_and_plain_samplers(tmp_path: Path, capsys) -
         assert 0 < half["output_error"]["relative_l2_max"] < 1
     assert sparse["output_error"] != plain["output_error"]
     assert frames["executions"] == dense["executions"]
-    assert 1 < frames["flops_ratio"] < 1.5
+    assert 1.5 < frames["flops_ratio"] < 2  # tokens 3 to 2, attention with their square
     # the cache decides: the first block always runs, the other one at least once
     assert N_STEPS < block["executions"]["blocks"] < N_STEPS * N_BLOCKS
     assert block["executions"]["video"] == N_STEPS
