@@ -63,7 +63,7 @@ def test_a_known_ratio_is_found() -> None:
 
         return run
 
-    samples = interleave([Arm.plain("three", work(60)), Arm.plain("one", work(20))], n_rounds=25)
+    samples = interleave([Arm.plain("three", work(300)), Arm.plain("one", work(100))], n_rounds=25)
     found = paired_ratio(samples.of("three"), samples.of("one"))
     assert 2.0 < found.ratio < 4.5
     assert found.alarm is None
