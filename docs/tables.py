@@ -97,7 +97,7 @@ def heads_study() -> str:
             (
                 good,
                 f"| `{name}` | {good} of {of} | {100 * arm['delta']:+.1f} [{low:+.1f}, {high:+.1f}] "
-                f"| {arm['state'].capitalize()} | {scores[0]} | {scores[1]} |",
+                f"| {arm['word']} ({arm['state'].lower()}) | {scores[0]} | {scores[1]} |",
             )
         )
     return "\n".join([*lines, *(line for _, line in sorted(rows, key=lambda row: -row[0]))])

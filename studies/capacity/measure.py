@@ -262,7 +262,7 @@ def overhead(plan: str = "dense", n_episodes: int = 16, repeats: int = 5) -> Non
     torch.set_num_threads(1)
     model, spec, tasks = load_reference("heads"), parse_plan(plan), select_tasks("drawer-open")
     options = {"arm": "x", "n_episodes": n_episodes, "n_lanes": LANES, "progress": False}
-    ratios = []
+    turns = []
     with ray_session(n_cpus=2) as ray, tempfile.TemporaryDirectory() as folder:
         for repeat in range(repeats):
             here = run_plan(model, spec, tasks, Path(folder) / f"here{repeat}.jsonl", **options)  # type: ignore[arg-type]
@@ -277,23 +277,20 @@ def overhead(plan: str = "dense", n_episodes: int = 16, repeats: int = 5) -> Non
             )
             ratio = there["wall_s_now"] / here["wall_s_now"]
             running = (there["wall_s_now"] - there["ray"]["startup_s"]) / here["wall_s_now"]
-            ratios.append((ratio, running))
-            print(
-                json.dumps(
-                    {
-                        "serial_s": here["wall_s_now"],
-                        "serial_policy_s": here["policy_s_now"],
-                        "ray_s": there["wall_s_now"],
-                        "ray_policy_s": there["policy_s_now"],
-                        "ray_startup_s": there["ray"]["startup_s"],
-                        "ratio": round(ratio, 3),
-                        "ratio_without_startup": round(running, 3),
-                    }
-                ),
-                flush=True,
+            turns.append(
+                {
+                    "serial_s": here["wall_s_now"],
+                    "serial_policy_s": here["policy_s_now"],
+                    "ray_s": there["wall_s_now"],
+                    "ray_policy_s": there["policy_s_now"],
+                    "ray_startup_s": there["ray"]["startup_s"],
+                    "ratio": round(ratio, 3),
+                    "ratio_without_startup": round(running, 3),
+                }
             )
-    whole, running = np.median(np.array(ratios), axis=0)
-    print(json.dumps({"median_ratio": round(whole, 3), "median_ratio_without_startup": round(running, 3)}))
+    # after the session: while it is open, stdout is Ray's too and goes to stderr
+    medians = {f"median_{key}": float(np.median([turn[key] for turn in turns])) for key in turns[0]}
+    print(json.dumps({"turns": turns, **medians}))
 
 
 if __name__ == "__main__":

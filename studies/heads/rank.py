@@ -19,6 +19,7 @@ import msgspec
 import numpy as np
 from scipy import stats
 
+from leanwam.judge.significance import holm
 from leanwam.studies import load_study
 
 HERE = Path(__file__).parent
@@ -85,8 +86,8 @@ def analyse() -> dict[str, Any]:
             "state": overall["state"],
         }
     for p in ("tost_p", "difference_p"):
-        for name, adjusted in holm({name: arm[p] for name, arm in arms.items()}).items():
-            arms[name][f"{p}_holm"] = adjusted
+        for arm, adjusted in zip(arms.values(), holm([arm[p] for arm in arms.values()])):
+            arm[f"{p}_holm"] = adjusted
     gated = [name for name in arms if name in levels["plans"]]
     for name in gated:
         of = levels["plans"][name]
@@ -106,15 +107,6 @@ def analyse() -> dict[str, Any]:
         "gated": gated,
         "spearman_with_success": ranks,
     }
-
-
-def holm(p: dict[str, float]) -> dict[str, float]:
-    """Holm's step-down adjustment."""
-    adjusted, largest = {}, 0.0
-    for rank, name in enumerate(sorted(p, key=lambda key: p[key])):
-        largest = max(largest, min(1.0, (len(p) - rank) * p[name]))
-        adjusted[name] = largest
-    return adjusted
 
 
 def exact_spearman(x: np.ndarray, y: np.ndarray) -> dict[str, float]:

@@ -53,7 +53,6 @@ def head_costs(
     counts, flops = dict.fromkeys(modules, 0), dict.fromkeys(modules, 0)
 
     def counting(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-
         def wrap(forward: Callable[..., Any]) -> Callable[..., Any]:
             def counted(*args: Any, **kwargs: Any) -> Any:
                 with flop_counter() as mode:

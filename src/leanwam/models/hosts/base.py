@@ -175,8 +175,7 @@ class Host(ABC):
                 handle.remove()
 
     def count_call(self, call: Callable[[], Any]) -> dict[str, int]:
-        """FLOPs of one real sampling call: per head (all its steps), and ``total``; by torch's counter."""
-
+        """FLOPs of one real sampling call: per head (all its steps), and ``total`` (``flop_counter``)."""
         modules = self.heads()
         counts = dict.fromkeys(modules, 0)
         counter = flop_counter()

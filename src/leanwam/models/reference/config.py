@@ -323,6 +323,7 @@ def _named(file: object) -> Iterator[None]:
 _LATER: dict[str, dict[str, Any]] = {
     "codec": {"residual_clamp": 0.0},
     "training": {"frames": None, "loss_frames": None, "held_out_episodes": 0},
+    "streams": {"skip": False},
 }
 
 
@@ -330,12 +331,11 @@ def identity_bytes(config: Config) -> bytes:
     """The configuration as the bytes that ``checkpoint_id`` is taken over."""
     table = msgspec.to_builtins(config)
     for part, defaults in _LATER.items():
-        for field, default in defaults.items():
-            if table[part] is not None and table[part][field] == default:
-                del table[part][field]
-    for stream in table["streams"].values():
-        if not stream["skip"]:
-            del stream["skip"]
+        places = table["streams"].values() if part == "streams" else [table[part] or {}]
+        for place in places:
+            for field, default in defaults.items():
+                if place.get(field, default) == default:
+                    place.pop(field, None)
     return msgspec.json.encode(table, order="sorted")
 
 
