@@ -61,6 +61,7 @@ def train(
     updates: int | None = None,
     batch_size: int | None = None,
     seed: int | None = None,
+    init: str | None = None,
     threads: int = 1,
 ) -> None:
     """Train a reference WAM on demonstrations; run again after a kill to go on.
@@ -70,17 +71,19 @@ def train(
     Args:
         demos: a demonstration store (leanwam reference collect).
         out: the run's folder; what it holds at the end is a checkpoint.
-        preset: heads, joint (or joint-drop-middle, joint-mae25, joint-loss-only), or a preset's .toml file.
+        preset: heads, joint (or joint-policy, joint-drop-middle, joint-mae25, joint-loss-only), or a preset's .toml file.
         tasks: names of tasks of the store, separated by commas, or all.
         updates: optimiser updates, instead of the preset's.
         batch_size: samples per update, instead of the preset's.
         seed: of weights, batches and noise, instead of the preset's.
+        init: begin from the weights of this checkpoint (a name or a run's folder), made from the same demonstrations.
         threads: CPU threads; another number changes the last digits.
     """
     import msgspec
     import torch
 
     from leanwam.cli.output import progress_console
+    from leanwam.models.reference.checkpoint import load_reference
     from leanwam.models.reference.codec import fit_codec
     from leanwam.models.reference.config import load_preset
     from leanwam.models.reference.dataset import TrainingData, prepare_config
@@ -102,7 +105,8 @@ def train(
     config = prepare_config(config, episodes, codec)
     data = TrainingData(config, episodes, codec)
     run = Run(out, command_line(), episodes.digest(), data_source=source)
-    model = run_training(config, data, run, None if codec is None else codec.state_dict())
+    begun = None if init is None else load_reference(init)
+    model = run_training(config, data, run, None if codec is None else codec.state_dict(), begun)
     progress_console().print(f"{out}: {config.training.n_updates} updates, {model.n_parameters()} parameters")
 
 

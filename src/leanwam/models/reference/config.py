@@ -129,6 +129,7 @@ class Training(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             A random plan (``mae25``) is drawn anew for every update, the same number of tokens each time.
         loss_frames: a frame plan: the tokens that it leaves out carry no loss, but are computed.
         held_out_episodes: of each task, the last so many demonstrations are not trained on.
+        init: the ``checkpoint_id`` of the model whose weights training began from; set by training.
     """
 
     seed: int
@@ -144,6 +145,7 @@ class Training(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     frames: str | None = None
     loss_frames: str | None = None
     held_out_episodes: int = 0
+    init: str | None = None
 
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -204,8 +206,12 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             text = getattr(self.training, field)
             if text is not None:
                 kept &= set(resolve_frames(text, self.layout()).video)
-                if not kept:
-                    raise InputError("leaves no video token to learn", field=f"training.{field}", value=text)
+                if not kept and self.streams["video"].loss_weight != 0.0:
+                    raise InputError(
+                        "leaves no video token to learn; training without the video says streams.video.loss_weight = 0",
+                        field=f"training.{field}",
+                        value=text,
+                    )
 
 
 def reading_groups(streams: dict[str, Stream]) -> tuple[tuple[str, ...], ...]:
@@ -322,7 +328,7 @@ def _named(file: object) -> Iterator[None]:
 #: that the identity of earlier checkpoints, which preregistrations name, stays what it was.
 _LATER: dict[str, dict[str, Any]] = {
     "codec": {"residual_clamp": 0.0},
-    "training": {"frames": None, "loss_frames": None, "held_out_episodes": 0},
+    "training": {"frames": None, "loss_frames": None, "held_out_episodes": 0, "init": None},
     "streams": {"skip": False},
 }
 

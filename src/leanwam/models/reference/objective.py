@@ -101,6 +101,9 @@ def stream_losses(
         if with_loss is not None:
             error = error[:, with_loss]
         counted = (~clean[name]).float()
+        if error.shape[1] == 0:  # no noisy token is kept: nothing to learn here
+            losses[name] = error.sum()
+            continue
         losses[name] = (error.mean(dim=(1, 2)) * counted).sum() / counted.sum().clamp(min=1.0)
     return losses
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 from torch import Tensor
@@ -30,6 +31,7 @@ from leanwam.models.reference.checkpoint import (
 )
 from leanwam.models.reference.config import Config, decode_config
 from leanwam.models.reference.dataset import TrainingData
+from leanwam.models.reference.identity import checkpoint_id
 from leanwam.models.reference.model import ReferenceWAM, token_sets
 from leanwam.models.reference.objective import NoiseSchedules, stream_losses, weighted
 from leanwam.models.reference.training_frames import TrainingFrames
@@ -62,21 +64,39 @@ class Run:
 
 
 def train(
-    config: Config, data: TrainingData, run: Run, codec_state: dict[str, Tensor] | None = None
+    config: Config,
+    data: TrainingData,
+    run: Run,
+    codec_state: dict[str, Tensor] | None = None,
+    init: ReferenceWAM | None = None,
 ) -> ReferenceWAM:
-    """Train from scratch, or go on where the folder's last state is, until ``config.training.n_updates``.
+    """Train from scratch or from another model's weights, or go on where the folder's last state is, until
+    ``config.training.n_updates``.
+
+    Args:
+        config: prepared (``prepare_config``).
+        data: of the same demonstrations.
+        run: where and how.
+        codec_state: of the codec that ``data`` was encoded with.
+        init: begin from these weights; the optimiser begins anew.
 
     Returns:
         the model with its EMA weights, as saved.
 
     Raises:
-        InputError: the folder holds a run with another configuration or other data.
+        InputError: the folder holds a run with another configuration or other data; ``init`` is a model of
+            another shape, other tasks, or another encoding of the data.
         LeanwamError: the loss stayed non-finite.
     """
+    if init is not None:
+        training = msgspec.structs.replace(config.training, init=checkpoint_id(init))
+        config = msgspec.structs.replace(config, training=training)
     torch.manual_seed(config.training.seed)
     model = build_model(config)
     if codec_state is not None and model.codec is not None:
         model.codec.load_state_dict(codec_state)
+    if init is not None:
+        _begin_from(model, init)
     run.out.mkdir(parents=True, exist_ok=True)
     _claim(run, config)
     trainer = Trainer(model, data, run)
@@ -239,6 +259,7 @@ class Trainer:
             "command": self.run.command,
             "preset": self.config.name,
             "seed": self.config.training.seed,
+            "init": self.config.training.init,
             "n_updates": self.state.update,
             "n_updates_wanted": self.config.training.n_updates,
             "batch_size": self.config.training.batch_size,
@@ -327,10 +348,24 @@ def versions() -> dict[str, str]:
     }
 
 
+def _begin_from(model: ReferenceWAM, init: ReferenceWAM) -> None:
+    """Copy the weights, if the numbers mean the same in both models."""
+    mine, other = model.state_dict(), init.state_dict()
+    frozen = mine.keys() - dict(model.named_parameters()).keys()
+    for what, same in (
+        ("tasks", model.config.tasks == init.config.tasks),
+        ("normalization", model.config.normalization == init.config.normalization),
+        ("shapes of its tensors", {k: v.shape for k, v in mine.items()} == {k: v.shape for k, v in other.items()}),
+    ):
+        if not same:
+            raise InputError(f"has other {what} than the model that is trained", field="init", value=checkpoint_id(init))
+    if not all(torch.equal(mine[name], other[name]) for name in frozen):
+        raise InputError("has another codec: other demonstrations or another seed", field="init", value=checkpoint_id(init))
+    model.load_state_dict(other)
+
+
 def _claim(run: Run, config: Config) -> None:
     """Refuse to go on in a folder that another configuration or other data began."""
-    import msgspec
-
     (run.out / "training").mkdir(exist_ok=True)
     file = run.out / "training" / "run.json"
     wanted = {"config": json.loads(msgspec.json.encode(config)), "data_digest": run.data_digest}

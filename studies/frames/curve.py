@@ -1,0 +1,124 @@
+"""The 0 / 25 / 100 % curve and the control without supervision, from the study's cards.
+
+    python studies/frames/curve.py
+
+Reads study.toml and the cards; writes result.json and result.md by the rules that README.md fixed before the
+first episode.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from leanwam.judge.significance import holm
+from leanwam.studies import load_study
+
+HERE = Path(__file__).parent
+ALPHA = 0.05
+# Arm: share of the middle frame's tokens, is the frame supervised.
+ARMS = {
+    "dense": ("100 %", "yes"),
+    "dense_seed1": ("100 %", "yes"),
+    "mae25": ("25 %", "its kept tokens"),
+    "drop_middle": ("0 %", "no"),
+    "loss_only": ("100 %", "no"),
+}
+# Cost in question: the comparison that measures it.
+COSTS = {
+    "supervision": ("loss_only", "dense"),
+    "representation": ("drop_middle", "loss_only"),
+}
+
+
+def analyse() -> dict[str, Any]:
+    """Successes per arm and subset, differences with Holm over the study's comparisons, and the reading of the control."""
+    success: dict[str, dict[str, list[int]]] = {}
+    comparisons: list[dict[str, Any]] = []
+    for item in load_study(HERE / "study.toml").comparisons:
+        arms = item.prereg.arms
+        verdict = json.loads((item.card / "card.json").read_text())["verdict"]
+        of: dict[str, Any] = {}
+        for found in verdict["hypotheses"]:
+            lean, n_lean, anchor, n_anchor = found["counts"]
+            success.setdefault(arms.lean, {})[found["name"]] = [lean, n_lean]
+            success.setdefault(arms.anchor, {})[found["name"]] = [anchor, n_anchor]
+            of[found["name"]] = {
+                key: found[key] for key in ("delta", "interval", "tost_interval", "tost_p", "difference_p")
+            }
+        word = verdict["headline"]["word"]
+        comparisons.append({"lean": arms.lean, "anchor": arms.anchor, "word": word, "of": of})
+    for p in ("tost_p", "difference_p"):
+        for entry, adjusted in zip(comparisons, holm([entry["of"]["ALL"][p] for entry in comparisons])):
+            entry[f"{p}_holm"] = adjusted
+    return {
+        "success": success,
+        "comparisons": comparisons,
+        "costs": {cost: read_cost(comparisons, *pair) for cost, pair in COSTS.items()},
+    }
+
+
+def read_cost(comparisons: list[dict[str, Any]], lean: str, anchor: str) -> str:
+    """Shown, excluded beyond the margin, or open: README.md's rule."""
+    entry = next(e for e in comparisons if (e["lean"], e["anchor"]) == (lean, anchor))
+    if entry["difference_p_holm"] < ALPHA:
+        return "shown" if entry["of"]["ALL"]["delta"] < 0 else "shown with the opposite sign"
+    return "excluded beyond the margin" if entry["tost_p_holm"] < ALPHA else "open"
+
+
+def render(result: dict[str, Any]) -> str:
+    """result.md."""
+    success = result["success"]
+    groups = list(success["dense"])
+    lines = [
+        "# Frame sparsity in closed loop: the curve and the control",
+        "",
+        "Command: `python studies/frames/curve.py`. One training per arm.",
+        "",
+        "| arm | middle frame's tokens | middle frame supervised | " + " | ".join(groups) + " |",
+        "|---|---|---|" + "---|" * len(groups),
+    ]
+    for arm, (share, supervised) in ARMS.items():
+        if arm in success:
+            cells = [f"{good} of {n} ({100 * good / n:.1f} %)" for good, n in success[arm].values()]
+            lines.append(f"| `{arm}` | {share} | {supervised} | " + " | ".join(cells) + " |")
+    lines += [
+        "",
+        "Differences in points with the 90 % interval of the equivalence test (margin 10); p over all tasks, adjusted by "
+        "Holm over the comparisons.",
+        "",
+        "| comparison | " + " | ".join(groups) + " | p, equivalent | Holm | p, different | Holm | card |",
+        "|---|" + "---|" * len(groups) + "---|---|---|---|---|",
+    ]
+    for entry in result["comparisons"]:
+        cells = []
+        for group in groups:
+            of = entry["of"][group]
+            low, high = of["tost_interval"]
+            cells.append(f"{100 * of['delta']:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]")
+        overall = entry["of"]["ALL"]
+        lines.append(
+            f"| `{entry['lean']}` − `{entry['anchor']}` | " + " | ".join(cells) + f" | {overall['tost_p']:.3g} | "
+            f"{entry['tost_p_holm']:.3g} | {overall['difference_p']:.3g} | {entry['difference_p_holm']:.3g} | "
+            f"{entry['word']} |"
+        )
+    lines += [
+        "",
+        "| a cost of the missing | measured by | is |",
+        "|---|---|---|",
+    ]
+    for cost, (lean, anchor) in COSTS.items():
+        lines.append(f"| {cost} | `{lean}` − `{anchor}` | {result['costs'][cost]} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Write both files."""
+    result = analyse()
+    (HERE / "result.json").write_text(json.dumps(result, indent=1, allow_nan=False) + "\n")
+    (HERE / "result.md").write_text(render(result))
+
+
+if __name__ == "__main__":
+    main()
