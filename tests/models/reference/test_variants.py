@@ -14,7 +14,7 @@ from leanwam.errors import InputError
 from leanwam.models.reference import training
 from leanwam.models.reference.checkpoint import build_model, load_reference, save_reference
 from leanwam.models.reference.codec import PatchCodec
-from leanwam.models.reference.config import Codec, identity_bytes, load_preset
+from leanwam.models.reference.config import Affine, Codec, identity_bytes, load_preset
 from leanwam.models.reference.dataset import Batch
 from leanwam.models.reference.identity import checkpoint_id
 from leanwam.models.reference.objective import NoiseSchedules, stream_losses
@@ -208,6 +208,50 @@ def test_a_variant_trains_and_its_checkpoint_says_how(wam, name, tmp_path, monke
     number.integers(2**62)
     same = anchor_data.batch(number, anchor.training.batch_size)
     assert torch.equal(same.target["video"], seen[0][1].target["video"])
+
+
+def test_variants_begin_from_one_policy_that_saw_no_future_frame(wam, tmp_path):
+    config, data, codec = wam.prepared("joint-policy", n_updates=3)
+    policy = train(config, data, Run(tmp_path / "policy", "c", "d", progress=False), codec.state_dict())
+    manifest = json.loads((tmp_path / "policy" / "manifest.json").read_text())
+    assert manifest["n_video_tokens"] == {"all": 96, "computed": 32, "with_loss": 0}
+    assert manifest["final_loss"]["video"] == 0.0
+    assert manifest["init"] is None
+    # no video output was ever asked for, so what makes it was never touched but by weight decay
+    head = "trunks.video+action+proprio.experts.video.out.bias"
+    torch.manual_seed(config.training.seed)
+    before = build_model(config).state_dict()[head]
+    torch.testing.assert_close(policy.state_dict()[head], before, rtol=1e-3, atol=0.0)
+    for name in ("joint", "joint-drop-middle"):
+        of, its_data, _ = wam.prepared(name, n_updates=1, learning_rate=1e-12)
+        out = tmp_path / name
+        begun = train(of, its_data, Run(out, "c", "d", progress=False), codec.state_dict(), policy)
+        for key, value in begun.state_dict().items():
+            torch.testing.assert_close(value, policy.state_dict()[key])
+        assert json.loads((out / "manifest.json").read_text())["init"] == checkpoint_id(policy)
+        assert load_reference(out).config.training.init == checkpoint_id(policy)
+    with pytest.raises(InputError, match="another value was begun here"):  # from scratch, in the same folder
+        train(of, its_data, Run(out, "c", "d", progress=False), codec.state_dict())
+
+
+def test_a_model_of_other_data_is_no_beginning(wam, tmp_path):
+    config, data, codec = wam.prepared("joint", n_updates=1)
+    good = wam.random_model("joint")
+    others = {
+        "shapes of its tensors": msgspec.structs.replace(good.config, width=64),
+        "tasks": msgspec.structs.replace(good.config, tasks=("door-open", "push")),
+        "normalization": msgspec.structs.replace(
+            good.config, normalization={**good.config.normalization, "action": Affine((2.0,) * 4, (0.0,) * 4)}
+        ),
+        "codec": good.config,
+    }
+    for what, other in others.items():
+        model = build_model(other)
+        if what != "codec":
+            model.codec.load_state_dict(codec.state_dict())
+        with pytest.raises(InputError, match=f"init: has (other|another) {what}"):
+            train(config, data, Run(tmp_path, "c", "d", progress=False), codec.state_dict(), model)
+    assert not (tmp_path / "config.json").exists()
 
 
 @pytest.mark.parametrize(
