@@ -27,6 +27,6 @@ large="video=prefix:5;video=prefix:5,frames=drop_middle;$few"
   --rounds "$rounds" --out "$results/forward-joint-compiled.json"
 "${bench[@]}" forward --model world:reduced --plans "frames=drop_middle" --batch 1,4,8 --rounds "$rounds" \
   --out "$results/forward-world.json"
-"${bench[@]}" train --preset joint --plans "frames=drop_middle" --batch 8,32 --rounds "$(((rounds + 1) / 2))" \
+"${bench[@]}" train --variants joint-drop-middle,joint-mae25,joint-loss-only --batch 32 --rounds "$(((rounds + 1) / 2))" \
   --out "$results/train-joint.json"
 "${PYTHON:-python3}" bench/table.py "$results"

@@ -19,7 +19,9 @@ def page(folder: Path) -> str:
         "*caches*: every lossless saving. A plan's gain over a plain sampler is to be read against both."
     )
     for file in sorted(folder.glob("*.json")):
-        parts += ["", f"## {file.stem}", "", *_section(json.loads(file.read_text()))]
+        result = json.loads(file.read_text())
+        if "samples" in result:  # replay.json and hosts.json have pages of their own
+            parts += ["", f"## {file.stem}", "", *_section(result)]
     return "\n".join(parts) + "\n"
 
 

@@ -106,6 +106,7 @@ def test_the_table_is_made_from_the_results(tmp_path: Path) -> None:
         ["bench", "forward", "--model", "world:reduced", "--batch", "1", "--rounds", "2",
          "--out", str(tmp_path / "forward.json")]
     ) == 0  # fmt: skip
+    (tmp_path / "replay.json").write_text('{"format": "of another bench"}')
     done = subprocess.run(
         [sys.executable, str(ROOT / "bench" / "table.py"), str(tmp_path)],
         capture_output=True,
@@ -114,4 +115,5 @@ def test_the_table_is_made_from_the_results(tmp_path: Path) -> None:
     )
     page = Path(done.stdout.strip()).read_text()
     assert "## forward" in page
+    assert "## replay" not in page
     assert "| frames=drop_middle bs1 | 1.59× |" in page
