@@ -76,7 +76,7 @@ def train(
         updates: optimiser updates, instead of the preset's.
         batch_size: samples per update, instead of the preset's.
         seed: of weights, batches and noise, instead of the preset's.
-        init: begin from the weights of this checkpoint (a name or a run's folder), made from the same demonstrations.
+        init: begin from the weights and the codec of this checkpoint (a name or a run's folder).
         threads: CPU threads; another number changes the last digits.
     """
     import msgspec
@@ -101,11 +101,14 @@ def train(
     episodes, source = load_episodes(demos, tasks)
     episodes, held_out = episodes.split(config.training.held_out_episodes)
     source |= {"n_episodes": len(episodes.task), "n_held_out": len(held_out.task)}
-    codec = None if config.codec is None else fit_codec(config, episodes, seed=config.training.seed)
+    begun = None if init is None else load_reference(init)
+    if begun is not None:
+        codec = begun.codec
+    else:
+        codec = None if config.codec is None else fit_codec(config, episodes, seed=config.training.seed)
     config = prepare_config(config, episodes, codec)
     data = TrainingData(config, episodes, codec)
     run = Run(out, command_line(), episodes.digest(), data_source=source)
-    begun = None if init is None else load_reference(init)
     model = run_training(config, data, run, None if codec is None else codec.state_dict(), begun)
     progress_console().print(f"{out}: {config.training.n_updates} updates, {model.n_parameters()} parameters")
 
