@@ -1,0 +1,159 @@
+"""Which plan is the fastest that passed, and how fast against what: cards and the committed timing, side by side.
+
+    python studies/fastest-same/result.py heads
+
+Reads PART/study.toml, its cards and PART/speed.json (`leanwam bench generate --out`); writes PART/result.json and
+PART/result.md. Ratios are of the rounds in which both arms were timed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from leanwam.bench.generate import ASKED, BASELINE, CACHED
+from leanwam.bench.ratio import paired_ratio
+from leanwam.studies import load_study
+
+HERE = Path(__file__).parent
+
+
+def verdicts(part: Path) -> dict[str, dict[str, Any]]:
+    """Per arm: successes, difference, equivalence test, the card's word."""
+    found: dict[str, dict[str, Any]] = {}
+    for item in load_study(part / "study.toml").comparisons:
+        verdict = json.loads((item.card / "card.json").read_text())["verdict"]
+        overall = next(entry for entry in verdict["hypotheses"] if entry["name"] == "ALL")
+        lean, n_lean, anchor, n_anchor = overall["counts"]
+        found[item.prereg.arms.lean] = {
+            "success": [lean, n_lean],
+            "dense": [anchor, n_anchor],
+            "delta": overall["delta"],
+            "tost_interval": overall["tost_interval"],
+            "tost_p": overall["tost_p"],
+            "alpha": item.prereg.claim.alpha,
+            "word": verdict["headline"]["word"],
+            "state": overall["state"],
+        }
+    return found
+
+
+def ratios(speed: dict[str, Any], plan: str, baselines: list[str]) -> dict[str, dict[str, Any]]:
+    """By batch and baseline: how many times faster the plan with every lossless saving is, with its interval."""
+    table: dict[str, dict[str, Any]] = {}
+    for label, samples in speed["samples"].items():
+        wall = {name: np.array(values) for name, values in samples["wall_s"].items()}
+        cpu = {name: np.array(values) for name, values in samples["cpu_s"].items()}
+        rows = {}
+        for baseline in baselines:
+            ratio = paired_ratio(wall[baseline], wall[plan + CACHED])
+            rows[baseline] = {
+                "ratio": ratio.ratio,
+                "interval": None if ratio.interval is None else list(ratio.interval),
+                "cpu_ratio": paired_ratio(cpu[baseline], cpu[plan + CACHED]).ratio,
+                "baseline_ms": 1e3 * float(np.median(wall[baseline])),
+                "plan_ms": 1e3 * float(np.median(wall[plan + CACHED])),
+            }
+        table[label] = {"rows": rows, "reasons": samples["contention"]["reasons"]}
+    return table
+
+
+def analyse(part: Path) -> dict[str, Any]:
+    """The fastest plan that passed (by time at the first batch size), and its ratios."""
+    speed = json.loads((part / "speed.json").read_text())
+    arms = verdicts(part)
+    first = next(iter(speed["samples"].values()))["wall_s"]
+    plain = [name for name in arms if name.startswith("plain_")]
+    passed = [name for name in arms if arms[name]["word"] == "SAME"]
+
+    def time(name: str) -> float:
+        return float(np.median(first[name if name in plain else name + CACHED]))
+
+    lean = sorted((name for name in passed if name not in plain), key=time)
+    result: dict[str, Any] = {
+        "model": speed["target"] if "model" not in speed else speed["model"],
+        "environment": speed["environment"],
+        "arms": arms,
+        "fastest": lean[0] if lean else None,
+        "fastest_plain_that_passed": min((p for p in plain if p in passed), key=time, default=None),
+    }
+    if lean:
+        baselines = [BASELINE, BASELINE + CACHED]
+        baselines += [name + kind for name in plain for kind in ("", ASKED, CACHED)]
+        result["ratios"] = ratios(speed, lean[0], baselines)
+    return result
+
+
+def render(result: dict[str, Any], name: str) -> str:
+    """result.md."""
+    arms = result["arms"]
+    good, n = next(iter(arms.values()))["dense"]
+    alpha = next(iter(arms.values()))["alpha"]
+    lines = [
+        f"# The fastest plan that is still the same policy: {name}",
+        "",
+        f"Command: `python studies/fastest-same/result.py {name}`. Dense: {good} of {n}. Equivalence within the margin of the "
+        f"cards at alpha {alpha}; intervals are the ones of that test.",
+        "",
+        "| arm | success | − dense, points | p, equivalent | card |",
+        "|---|---|---|---|---|",
+    ]
+    for arm, of in arms.items():
+        low, high = of["tost_interval"]
+        lines.append(
+            f"| `{arm}` | {of['success'][0]} of {of['success'][1]} | {100 * of['delta']:+.1f} "
+            f"[{100 * low:+.1f}, {100 * high:+.1f}] | {of['tost_p']:.3g} | {of['word']} ({of['state'].lower()}) |"
+        )
+    plain = result["fastest_plain_that_passed"]
+    lines += [
+        "",
+        f"Fastest plan that passed: {'none' if result['fastest'] is None else '`' + result['fastest'] + '`'}. Fastest plain "
+        f"sampler of this study that passed: {'none' if plain is None else '`' + plain + '`'}.",
+    ]
+    if result["fastest"] is None:
+        return "\n".join(lines) + "\n"
+    about = result["environment"]
+    lines += [
+        "",
+        f"## How fast `{result['fastest']}` with every lossless saving is",
+        "",
+        f"{about['cpu']['model']}, {about['threads']['intra_op']} thread, torch {about['versions']['torch']}; median ratio of "
+        "interleaved rounds, 95 % bootstrap interval. *asked only*: the baseline without the streams nobody asked for; "
+        "*caches*: with every lossless saving.",
+    ]
+    for label, table in result["ratios"].items():
+        lines += [
+            "",
+            f"{label}" + ("" if not table["reasons"] else f" (disturbed: {'; '.join(table['reasons'])})"),
+            "",
+            "| baseline | ms | plan, ms | times faster | 95 % interval | by CPU time |",
+            "|---|---|---|---|---|---|",
+        ]
+        for baseline, row in table["rows"].items():
+            interval = "—" if row["interval"] is None else "{:.2f}–{:.2f}".format(*row["interval"])
+            shown = baseline.replace(BASELINE, "50 steps")
+            lines.append(
+                f"| {shown} | {row['baseline_ms']:.1f} | {row['plan_ms']:.1f} | {row['ratio']:.2f} | {interval} | "
+                f"{row['cpu_ratio']:.2f} |"
+            )
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Write both files of a part."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("part", help="heads or joint")
+    name = parser.parse_args().part
+    result = analyse(HERE / name)
+    (HERE / name / "result.json").write_text(json.dumps(result, indent=1, allow_nan=False) + "\n")
+    (HERE / name / "result.md").write_text(render(result, name))
+
+
+if __name__ == "__main__":
+    main()
