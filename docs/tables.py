@@ -103,6 +103,73 @@ def heads_study() -> str:
     return "\n".join([*lines, *(line for _, line in sorted(rows, key=lambda row: -row[0]))])
 
 
+def fastest() -> str:
+    """The fastest plan that passed, and how fast against what, from studies/fastest-same/heads/result.json."""
+    result = json.loads((ROOT / "studies" / "fastest-same" / "heads" / "result.json").read_text())
+    plan = result["fastest"]
+    lines = [
+        f"| against | success | the card says | `{plan}` is faster, batch 1 | batch 8 |",
+        "|---|---:|---|---:|---:|",
+    ]
+    arms = result["arms"]
+    dense = arms[plan]["dense"]
+    by_batch = [table["rows"] for table in result["ratios"].values()]
+    for baseline in by_batch[0]:
+        name, _, kind = baseline.partition(" + ")
+        good, n = dense if name == "untouched" else arms[name]["success"]
+        word = "" if name == "untouched" else f"{arms[name]['word']} ({arms[name]['state'].lower()})"
+        shown = "50 steps" if name == "untouched" else f"`{name}`"
+        cells = [
+            f"{rows[baseline]['ratio']:.2f}× ({rows[baseline]['interval'][0]:.2f}–{rows[baseline]['interval'][1]:.2f})"
+            for rows in by_batch
+        ]
+        lines.append(
+            f"| {shown}{', ' + kind if kind else ''} | {good} of {n} | {word} | " + " | ".join(cells) + " |"
+        )
+    good, n = arms[plan]["success"]
+    return "\n".join([*lines, f"| `{plan}` itself | {good} of {n} | {arms[plan]['word']} | | |"])
+
+
+def frames_study() -> str:
+    """The curve and the control of the frames study, from studies/frames/result.json."""
+    result = json.loads((ROOT / "studies" / "frames" / "result.json").read_text())
+    success = result["success"]
+    groups = list(success["dense"])
+    of = {entry["lean"]: entry for entry in result["comparisons"] if entry["anchor"] == "dense"}
+    told = {
+        "dense": "all, supervised",
+        "mae25": "a quarter",
+        "drop_middle": "none",
+        "loss_only": "all, without their loss",
+    }
+    lines = [
+        "| middle frame's tokens | " + " | ".join(groups) + " | − dense, points (95 %) | the card says |",
+        "|---|" + "---:|" * len(groups) + "---:|---|",
+    ]
+    for arm, words in told.items():
+        cells = [f"{good} of {n}" for good, n in success[arm].values()]
+        tail = "| | |"
+        if arm in of:
+            overall = of[arm]["of"]["ALL"]
+            low, high = (100 * value for value in overall["interval"])
+            tail = f"| {100 * overall['delta']:+.1f} [{low:+.1f}, {high:+.1f}] | {of[arm]['word']} |"
+        lines.append(f"| {words} | " + " | ".join(cells) + f" {tail}")
+    return "\n".join(lines)
+
+
+def bench() -> str:
+    """Frame plans forward and in training, from bench/results."""
+    lines = ["| what | promised by operations | measured (95 %) | of it |", "|---|---:|---:|---:|"]
+    for name in ("forward-joint", "forward-joint-compiled", "train-joint"):
+        for row in json.loads((ROOT / "bench" / "results" / f"{name}.json").read_text())["rows"]:
+            low, high = row["interval"]
+            lines.append(
+                f"| {row['target']}: {row['name']} | {row['expected_ratio']:.2f}× | {row['measured_ratio']:.2f}× "
+                f"({low:.2f}–{high:.2f}) | {row['of_expected']:.2f} |"
+            )
+    return "\n".join(lines)
+
+
 def _steps(count: int) -> str:
     return "1 step" if count == 1 else f"{count} steps"
 

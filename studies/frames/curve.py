@@ -99,7 +99,9 @@ def render(result: dict[str, Any]) -> str:
             cells.append(f"{100 * of['delta']:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]")
         overall = entry["of"]["ALL"]
         lines.append(
-            f"| `{entry['lean']}` − `{entry['anchor']}` | " + " | ".join(cells) + f" | {overall['tost_p']:.3g} | "
+            f"| `{entry['lean']}` − `{entry['anchor']}` | "
+            + " | ".join(cells)
+            + f" | {overall['tost_p']:.3g} | "
             f"{entry['tost_p_holm']:.3g} | {overall['difference_p']:.3g} | {entry['difference_p_holm']:.3g} | "
             f"{entry['word']} |"
         )

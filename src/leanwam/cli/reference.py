@@ -102,6 +102,10 @@ def train(
     episodes, held_out = episodes.split(config.training.held_out_episodes)
     source |= {"n_episodes": len(episodes.task), "n_held_out": len(held_out.task)}
     begun = None if init is None else load_reference(init)
+    if begun is not None and begun.config.observation != config.observation:
+        raise InputError(
+            f"sees {begun.config.observation}, not {config.observation}", field="--init", value=init
+        )
     if begun is not None:
         codec = begun.codec
     else:

@@ -355,12 +355,19 @@ def _begin_from(model: ReferenceWAM, init: ReferenceWAM) -> None:
     for what, same in (
         ("tasks", model.config.tasks == init.config.tasks),
         ("normalization", model.config.normalization == init.config.normalization),
-        ("shapes of its tensors", {k: v.shape for k, v in mine.items()} == {k: v.shape for k, v in other.items()}),
+        (
+            "shapes of its tensors",
+            {k: v.shape for k, v in mine.items()} == {k: v.shape for k, v in other.items()},
+        ),
     ):
         if not same:
-            raise InputError(f"has other {what} than the model that is trained", field="init", value=checkpoint_id(init))
+            raise InputError(
+                f"has other {what} than the model that is trained", field="init", value=checkpoint_id(init)
+            )
     if not all(torch.equal(mine[name], other[name]) for name in frozen):
-        raise InputError("has another codec: other demonstrations or another seed", field="init", value=checkpoint_id(init))
+        raise InputError(
+            "has another codec: other demonstrations or another seed", field="init", value=checkpoint_id(init)
+        )
     model.load_state_dict(other)
 
 
