@@ -96,8 +96,8 @@ def render(result: dict[str, Any], name: str) -> str:
     lines = [
         f"# The fastest plan that is still the same policy: {name}",
         "",
-        f"Command: `python studies/fastest-same/result.py {name}`. Dense: {good} of {n}. Equivalence within the margin of the "
-        f"cards at alpha {alpha}; intervals are the ones of that test.",
+        f"Command: `python studies/fastest-same/result.py {name}`. Dense: {good} of {n}. Equivalence within the margin "
+        f"of the cards at alpha {alpha}; intervals are the ones of that test.",
         "",
         "| arm | success | − dense, points | p, equivalent | card |",
         "|---|---|---|---|---|",
@@ -111,8 +111,8 @@ def render(result: dict[str, Any], name: str) -> str:
     plain = result["fastest_plain_that_passed"]
     lines += [
         "",
-        f"Fastest plan that passed: {'none' if result['fastest'] is None else '`' + result['fastest'] + '`'}. Fastest plain "
-        f"sampler of this study that passed: {'none' if plain is None else '`' + plain + '`'}.",
+        f"Fastest plan that passed: {_code(result['fastest'])}. Fastest plain sampler of this study that passed: "
+        f"{_code(plain)}.",
     ]
     if result["fastest"] is None:
         return "\n".join(lines) + "\n"
@@ -121,9 +121,9 @@ def render(result: dict[str, Any], name: str) -> str:
         "",
         f"## How fast `{result['fastest']}` with every lossless saving is",
         "",
-        f"{about['cpu']['model']}, {about['threads']['intra_op']} thread, torch {about['versions']['torch']}; median ratio of "
-        "interleaved rounds, 95 % bootstrap interval. *asked only*: the baseline without the streams nobody asked for; "
-        "*caches*: with every lossless saving.",
+        f"{about['cpu']['model']}, {about['threads']['intra_op']} thread, torch {about['versions']['torch']}; median "
+        "ratio of interleaved rounds, 95 % bootstrap interval. *asked only*: the baseline without the streams nobody "
+        "asked for; *caches*: with every lossless saving.",
     ]
     for label, table in result["ratios"].items():
         lines += [
@@ -141,6 +141,10 @@ def render(result: dict[str, Any], name: str) -> str:
                 f"{row['cpu_ratio']:.2f} |"
             )
     return "\n".join(lines) + "\n"
+
+
+def _code(name: str | None) -> str:
+    return "none" if name is None else f"`{name}`"
 
 
 def main() -> None:

@@ -20,7 +20,6 @@ ALPHA = 0.05
 # Arm: share of the middle frame's tokens, is the frame supervised.
 ARMS = {
     "dense": ("100 %", "yes"),
-    "dense_seed1": ("100 %", "yes"),
     "mae25": ("25 %", "its kept tokens"),
     "drop_middle": ("0 %", "no"),
     "loss_only": ("100 %", "no"),
@@ -33,7 +32,7 @@ COSTS = {
 
 
 def analyse() -> dict[str, Any]:
-    """Successes per arm and subset, differences with Holm over the study's comparisons, and the reading of the control."""
+    """Successes per arm and subset, differences with Holm over the comparisons, and the reading of the control."""
     success: dict[str, dict[str, list[int]]] = {}
     comparisons: list[dict[str, Any]] = []
     for item in load_study(HERE / "study.toml").comparisons:
@@ -85,8 +84,8 @@ def render(result: dict[str, Any]) -> str:
             lines.append(f"| `{arm}` | {share} | {supervised} | " + " | ".join(cells) + " |")
     lines += [
         "",
-        "Differences in points with the 90 % interval of the equivalence test (margin 10); p over all tasks, adjusted by "
-        "Holm over the comparisons.",
+        "Differences in points with the 90 % interval of the equivalence test (margin 10); p over all tasks, adjusted "
+        "by Holm over the comparisons.",
         "",
         "| comparison | " + " | ".join(groups) + " | p, equivalent | Holm | p, different | Holm | card |",
         "|---|" + "---|" * len(groups) + "---|---|---|---|---|",

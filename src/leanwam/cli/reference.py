@@ -71,7 +71,7 @@ def train(
     Args:
         demos: a demonstration store (leanwam reference collect).
         out: the run's folder; what it holds at the end is a checkpoint.
-        preset: heads, joint (or joint-policy, joint-drop-middle, joint-mae25, joint-loss-only), or a preset's .toml file.
+        preset: heads, joint, joint-policy, joint-drop-middle, joint-mae25, joint-loss-only, or a preset's .toml file.
         tasks: names of tasks of the store, separated by commas, or all.
         updates: optimiser updates, instead of the preset's.
         batch_size: samples per update, instead of the preset's.
