@@ -15,6 +15,8 @@ mkdir -p "$runs"
 "${leanwam[@]}" reference train --preset joint-policy --seed 1 --updates 7000 --init "$runs/joint-policy" \
   --demos "$runs/hand.demos.zarr" --tasks "$tasks" --out "$runs/joint-policy-2"
 for variant in ${VARIANTS:-joint joint-drop-middle joint-mae25 joint-loss-only}; do
-  "${leanwam[@]}" reference train --preset "$variant" --demos "$runs/hand.demos.zarr" --tasks "$tasks" \
-    --init "$runs/joint-policy-2" --out "$runs/$variant"
+  "${leanwam[@]}" reference train --preset "studies/frames/first/$variant.toml" --demos "$runs/hand.demos.zarr" \
+    --tasks "$tasks" --init "$runs/joint-policy-2" --out "$runs/first/$variant"
+  "${leanwam[@]}" reference train --preset "$variant" --demos "$runs/hand.demos.zarr" \
+    --tasks "$tasks" --init "$runs/first/$variant" --out "$runs/$variant"
 done
