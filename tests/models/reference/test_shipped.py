@@ -1,4 +1,4 @@
-"""The shipped checkpoint is what its files say, and has something to lose."""
+"""The shipped checkpoints are what their files say, and have something to lose."""
 
 from __future__ import annotations
 
@@ -26,10 +26,12 @@ def evaluation():
     return json.loads((FOLDER / "evaluation.json").read_text())
 
 
-def test_size_and_log():
-    assert (FOLDER / "model.safetensors").stat().st_size <= 15_000_000
-    manifest = json.loads((FOLDER / "manifest.json").read_text())
-    rows = list(csv.DictReader((FOLDER / "log.csv").open()))
+@pytest.mark.parametrize("name", ["heads", "joint", "joint-drop-middle"])
+def test_size_and_log(name):
+    folder = FOLDER.parent / name
+    assert (folder / "model.safetensors").stat().st_size <= 15_000_000
+    manifest = json.loads((folder / "manifest.json").read_text())
+    rows = list(csv.DictReader((folder / "log.csv").open()))
     assert int(rows[-1]["update"]) == manifest["n_updates"] == manifest["n_updates_wanted"]
     assert manifest["n_nan"] == 0
     assert manifest["final_loss"]["action"] == pytest.approx(float(rows[-1]["loss_action"]), abs=1e-6)
@@ -41,6 +43,13 @@ def test_the_evaluation_is_of_these_weights(model, evaluation):
     for arm in evaluation["arms"].values():
         assert set(arm["tasks"]) == set(model.config.tasks)
         assert all(task["n_episodes"] >= 50 for task in arm["tasks"].values())
+
+
+@pytest.mark.parametrize(("arm", "name"), [("dense", "joint"), ("drop_middle", "joint-drop-middle")])
+def test_the_frames_study_ran_on_the_shipped_weights(arm, name):
+    table = Path(__file__).parents[3] / "studies" / "frames" / "episodes.jsonl"
+    rows = [json.loads(line) for line in table.read_text().splitlines()]
+    assert {row["checkpoint"] for row in rows if row["arm"] == arm} == {checkpoint_id(load_reference(name))}
 
 
 def test_the_band(evaluation):
