@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 export PYTHONPATH="src${PYTHONPATH:+:$PYTHONPATH}" OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 bench=("${PYTHON:-python3}" -m leanwam bench)
 results="${RESULTS:-bench/results}"
-rounds="${ROUNDS:-16}"
+rounds="${ROUNDS:-12}"
 heads="${MODEL:-random:heads}"
 plans=bench/plans
 gating="stride:1;sparse_10;tail_heavy_8"
