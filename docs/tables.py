@@ -176,7 +176,13 @@ def _steps(count: int) -> str:
 
 #: Page -> its tables.
 TABLES: dict[str, dict[str, Callable[[], str]]] = {
-    "README.md": {"demo": demo, "success": success, "heads-study": heads_study, "fastest": fastest, "frames-study": frames_study},
+    "README.md": {
+        "demo": demo,
+        "success": success,
+        "heads-study": heads_study,
+        "fastest": fastest,
+        "frames-study": frames_study,
+    },
     "docs/reference-wam.md": {"bench": bench},
     "docs/hosts/diffusers.md": {"hosts": hosts},
 }

@@ -222,3 +222,19 @@ def test_a_look_that_whole_episodes_cannot_meet_is_refused(make_study):
     path = make_study(n=5, more='[stopping]\nrule = "looks"\nlooks = [0.5, 1.0]')
     with pytest.raises(InputError, match="choose a fraction that whole episodes meet"):
         load_study(path)
+
+
+def test_cards_are_made_again_from_the_committed_table_without_the_checkpoints(tmp_path, capsys):
+    """studies/frames as it is committed: two of its four checkpoints are not shipped, none is in runs/."""
+    from leanwam.cli.main import main
+
+    here = Path(__file__).parents[2] / "studies" / "frames"
+    made = tmp_path / "studies" / "frames"
+    shutil.copytree(here, made, ignore=shutil.ignore_patterns("card", "*.state"))
+    assert main(["study", "run", str(made / "study.toml")]) == 0
+    assert "is not here; the table holds every planned episode of arm mae25" in capsys.readouterr().err
+    for name in ("drop_middle", "mae25", "loss_only", "drop_middle_vs_loss_only"):
+        again, committed = (
+            json.loads((root / name / "card" / "card.json").read_text()) for root in (made, here)
+        )
+        assert again["verdict"] == committed["verdict"]

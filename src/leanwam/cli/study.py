@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -144,11 +145,15 @@ class _Runner:
         """Run what is missing, tasks with the same number of episodes together."""
         from leanwam.cli.rollouts import say_frames
         from leanwam.rollouts.manifest import manifest_path, recorded_run
-        from leanwam.studies.pipeline import episodes_of, n_missing
+        from leanwam.studies.pipeline import checkpoint_folder, episodes_of, n_missing
 
+        n_left = n_missing(table, arm, planned)
+        if n_left == 0 and checkpoint_folder(arm.checkpoint) is None:
+            line = f"{arm.checkpoint} is not here; the table holds every planned episode of arm {arm.name}"
+            print(f"leanwam: {line}", file=sys.stderr)
+            return
         say_frames(arm.checkpoint, arm.plan)
         where = "one process" if self._ray is None else "Ray"
-        n_left = n_missing(table, arm, planned)
         with recorded_run(
             manifest_path(table), arm=arm.name, plan=arm.plan.name, n_to_run=n_left, ray=where
         ) as end:

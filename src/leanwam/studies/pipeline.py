@@ -237,9 +237,14 @@ def arm_key(study: Study, arm: Arm) -> str:
 
 def checkpoint_digest(name: str) -> str:
     """Over a checkpoint's files: a folder, or a shipped one by name."""
-    folders = [Path(name), Path(leanwam.__file__).parent / "models" / "reference" / "checkpoints" / name]
-    found = next((folder for folder in folders if folder.is_dir()), None)
+    found = checkpoint_folder(name)
     return digest_of(name) if found is None else folder_digest(found)
+
+
+def checkpoint_folder(name: str) -> Path | None:
+    """Where a checkpoint is: a folder, or a shipped one by name; None if it is not here."""
+    folders = [Path(name), Path(leanwam.__file__).parent / "models" / "reference" / "checkpoints" / name]
+    return next((folder for folder in folders if folder.is_dir()), None)
 
 
 def episodes_of(arm: Arm, planned: dict[str, int]) -> list[tuple[list[Task], int]]:
@@ -262,4 +267,4 @@ def n_missing(table: Path, arm: Arm, planned: dict[str, int]) -> int:
         return len(wanted) - ledger.tally(arm.name, wanted).n_done
 
 
-__all__ = ["Outcome", "RunArm", "StudyState", "episodes_of", "n_missing", "run_study"]
+__all__ = ["Outcome", "RunArm", "StudyState", "checkpoint_folder", "episodes_of", "n_missing", "run_study"]
