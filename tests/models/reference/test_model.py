@@ -13,7 +13,14 @@ from leanwam.models.reference.towers import stream_table, token_positions
 
 
 def test_presets_and_groups():
-    assert presets() == ["heads", "joint", "joint-drop-middle", "joint-loss-only", "joint-mae25"]
+    assert presets() == [
+        "heads",
+        "joint",
+        "joint-drop-middle",
+        "joint-loss-only",
+        "joint-mae25",
+        "joint-policy",
+    ]
     assert reading_groups(load_preset("heads").streams) == (("video",), ("action",), ("proprio",))
     assert reading_groups(load_preset("joint").streams) == (("video", "action", "proprio"),)
     streams = load_preset("heads").streams
