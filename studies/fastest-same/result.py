@@ -2,8 +2,8 @@
 
     python studies/fastest-same/result.py heads
 
-Reads PART/study.toml, its cards and PART/speed.json (`leanwam bench generate --out`); writes PART/result.json and
-PART/result.md. Ratios are of the rounds in which both arms were timed.
+Reads PART/study.toml, its cards and PART/speed.json (by `bash studies/fastest-same/speed.sh PART`, on an idle machine);
+writes PART/result.json and PART/result.md. Ratios are of the rounds in which both arms were timed.
 """
 
 from __future__ import annotations
@@ -17,29 +17,9 @@ import numpy as np
 
 from leanwam.bench.generate import ASKED, BASELINE, CACHED
 from leanwam.bench.ratio import paired_ratio
-from leanwam.studies import load_study
+from leanwam.studies import card_outcomes, load_study
 
 HERE = Path(__file__).parent
-
-
-def verdicts(part: Path) -> dict[str, dict[str, Any]]:
-    """Per arm: successes, difference, equivalence test, the card's word."""
-    found: dict[str, dict[str, Any]] = {}
-    for item in load_study(part / "study.toml").comparisons:
-        verdict = json.loads((item.card / "card.json").read_text())["verdict"]
-        overall = next(entry for entry in verdict["hypotheses"] if entry["name"] == "ALL")
-        lean, n_lean, anchor, n_anchor = overall["counts"]
-        found[item.prereg.arms.lean] = {
-            "success": [lean, n_lean],
-            "dense": [anchor, n_anchor],
-            "delta": overall["delta"],
-            "tost_interval": overall["tost_interval"],
-            "tost_p": overall["tost_p"],
-            "alpha": item.prereg.claim.alpha,
-            "word": verdict["headline"]["word"],
-            "state": overall["state"],
-        }
-    return found
 
 
 def ratios(speed: dict[str, Any], plan: str, baselines: list[str]) -> dict[str, dict[str, Any]]:
@@ -65,7 +45,10 @@ def ratios(speed: dict[str, Any], plan: str, baselines: list[str]) -> dict[str, 
 def analyse(part: Path) -> dict[str, Any]:
     """The fastest plan that passed (by time at the first batch size), and its ratios."""
     speed = json.loads((part / "speed.json").read_text())
-    arms = verdicts(part)
+    arms = {
+        found.lean: {**found.of["ALL"], "word": found.word, "alpha": found.alpha}
+        for found in card_outcomes(load_study(part / "study.toml"))
+    }
     first = next(iter(speed["samples"].values()))["wall_s"]
     plain = [name for name in arms if name.startswith("plain_")]
     passed = [name for name in arms if arms[name]["word"] == "SAME"]
@@ -75,7 +58,7 @@ def analyse(part: Path) -> dict[str, Any]:
 
     lean = sorted((name for name in passed if name not in plain), key=time)
     result: dict[str, Any] = {
-        "model": speed["target"] if "model" not in speed else speed["model"],
+        "model": speed["model"],
         "environment": speed["environment"],
         "arms": arms,
         "fastest": lean[0] if lean else None,
@@ -96,7 +79,8 @@ def render(result: dict[str, Any], name: str) -> str:
     lines = [
         f"# The fastest plan that is still the same policy: {name}",
         "",
-        f"Command: `python studies/fastest-same/result.py {name}`. Dense: {good} of {n}. Equivalence within the margin "
+        f"Commands: `bash studies/fastest-same/speed.sh {name}`, `python studies/fastest-same/result.py {name}`. "
+        f"Dense: {good} of {n}. Equivalence within the margin "
         f"of the cards at alpha {alpha}; intervals are the ones of that test.",
         "",
         "| arm | success | − dense, points | p, equivalent | card |",

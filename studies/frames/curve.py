@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from leanwam.judge.significance import holm
-from leanwam.studies import load_study
+from leanwam.studies import card_outcomes, load_study
 
 HERE = Path(__file__).parent
 ALPHA = 0.05
@@ -35,19 +35,11 @@ def analyse() -> dict[str, Any]:
     """Successes per arm and subset, differences with Holm over the comparisons, and the reading of the control."""
     success: dict[str, dict[str, list[int]]] = {}
     comparisons: list[dict[str, Any]] = []
-    for item in load_study(HERE / "study.toml").comparisons:
-        arms = item.prereg.arms
-        verdict = json.loads((item.card / "card.json").read_text())["verdict"]
-        of: dict[str, Any] = {}
-        for found in verdict["hypotheses"]:
-            lean, n_lean, anchor, n_anchor = found["counts"]
-            success.setdefault(arms.lean, {})[found["name"]] = [lean, n_lean]
-            success.setdefault(arms.anchor, {})[found["name"]] = [anchor, n_anchor]
-            of[found["name"]] = {
-                key: found[key] for key in ("delta", "interval", "tost_interval", "tost_p", "difference_p")
-            }
-        word = verdict["headline"]["word"]
-        comparisons.append({"lean": arms.lean, "anchor": arms.anchor, "word": word, "of": of})
+    for found in card_outcomes(load_study(HERE / "study.toml")):
+        for name, of in found.of.items():
+            success.setdefault(found.lean, {})[name] = of["success"]
+            success.setdefault(found.anchor, {})[name] = of["dense"]
+        comparisons.append({"lean": found.lean, "anchor": found.anchor, "word": found.word, "of": found.of})
     for p in ("tost_p", "difference_p"):
         for entry, adjusted in zip(comparisons, holm([entry["of"]["ALL"][p] for entry in comparisons])):
             entry[f"{p}_holm"] = adjusted

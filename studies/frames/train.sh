@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Makes the study's checkpoints again: demonstrations (18 minutes on one core), the shared policy in two rounds of the
-# learning rate (22 and 23), four variants (7 to 10 each). Resumable: run it again after a kill. PYTHON names the interpreter, RUNS the folder.
+# learning rate (22 and 23), four variants in two rounds (7 to 11 each). Resumable: run it again after a kill. PYTHON names
+# the interpreter, RUNS the folder.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}" MUJOCO_GL="${MUJOCO_GL:-egl}"

@@ -20,7 +20,7 @@ import numpy as np
 from scipy import stats
 
 from leanwam.judge.significance import holm
-from leanwam.studies import load_study
+from leanwam.studies import card_outcomes, load_study
 
 HERE = Path(__file__).parent
 N_CALLS = 56
@@ -68,23 +68,7 @@ def analyse() -> dict[str, Any]:
     """Outcomes with Holm over the comparisons' equivalence tests, scores, and their rank correlations."""
     levels = json.loads((HERE / "levels.json").read_text())
     study = load_study(HERE / "study.toml")
-    arms: dict[str, dict[str, Any]] = {}
-    for item in study.comparisons:
-        verdict = json.loads((item.card / "card.json").read_text())["verdict"]
-        overall = verdict["hypotheses"][0]
-        assert overall["name"] == "ALL"
-        lean, n_lean, anchor, n_anchor = overall["counts"]
-        arms[item.prereg.arms.lean] = {
-            "success": [lean, n_lean],
-            "dense": [anchor, n_anchor],
-            "delta": overall["delta"],
-            "interval": overall["interval"],
-            "tost_interval": overall["tost_interval"],
-            "tost_p": overall["tost_p"],
-            "difference_p": overall["difference_p"],
-            "word": verdict["headline"]["word"],
-            "state": overall["state"],
-        }
+    arms = {found.lean: {**found.of["ALL"], "word": found.word} for found in card_outcomes(study)}
     for p in ("tost_p", "difference_p"):
         for arm, adjusted in zip(arms.values(), holm([arm[p] for arm in arms.values()])):
             arm[f"{p}_holm"] = adjusted

@@ -34,13 +34,15 @@ def run(wam, out, preset="heads", *, after=None, **settings):
 
 
 def test_training_reduces_the_loss(preset, wam, tmp_path):
-    run(wam, tmp_path, preset, n_updates=200, learning_rate=3e-3)
+    run(
+        wam, tmp_path, preset, n_updates=150, learning_rate=3e-3, task_weights={}
+    )  # weights are for real tasks
     rows = list(csv.DictReader((tmp_path / "log.csv").open()))
-    assert [int(row["update"]) for row in rows] == [50, 100, 150, 200]
+    assert [int(row["update"]) for row in rows] == [50, 100, 150]
     for name in ("video", "action", "proprio"):
         assert float(rows[-1][f"loss_{name}"]) < 0.8 * float(rows[0][f"loss_{name}"])
     manifest = json.loads((tmp_path / "manifest.json").read_text())
-    assert manifest["n_updates"] == 200
+    assert manifest["n_updates"] == 150
     assert manifest["n_nan"] == 0
     assert manifest["final_loss"]["action"] == pytest.approx(float(rows[-1]["loss_action"]), abs=1e-6)
     assert manifest["cpu_s"] > 0

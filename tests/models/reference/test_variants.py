@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -14,7 +15,7 @@ from leanwam.errors import InputError
 from leanwam.models.reference import training
 from leanwam.models.reference.checkpoint import build_model, load_reference, save_reference
 from leanwam.models.reference.codec import PatchCodec
-from leanwam.models.reference.config import Affine, Codec, identity_bytes, load_preset
+from leanwam.models.reference.config import Affine, Codec, decode_config, identity_bytes, load_preset
 from leanwam.models.reference.dataset import Batch
 from leanwam.models.reference.identity import checkpoint_id
 from leanwam.models.reference.objective import NoiseSchedules, stream_losses
@@ -22,6 +23,7 @@ from leanwam.models.reference.training import Run, train
 from leanwam.models.reference.training_frames import TrainingFrames, frames_note
 from leanwam.plans import parse_plan
 
+TRAINING = Path(__file__).parents[3] / "studies" / "frames" / "training"
 VARIANTS = {
     "joint": {},
     "joint-drop-middle": {"frames": "drop_middle"},
@@ -232,6 +234,22 @@ def test_variants_begin_from_one_policy_that_saw_no_future_frame(wam, tmp_path):
         assert load_reference(out).config.training.init == checkpoint_id(policy)
     with pytest.raises(InputError, match="another value was begun here"):  # from scratch, in the same folder
         train(of, its_data, Run(out, "c", "d", progress=False), codec.state_dict())
+
+
+@pytest.mark.parametrize("run", sorted(TRAINING.rglob("config.json")), ids=lambda file: str(file.parent.name))
+def test_the_presets_make_the_checkpoints_of_the_frames_study_again(run):
+    """train.sh trains what was trained: a preset that is changed later would silently make others."""
+    trained = decode_config(run.read_bytes(), file=run)
+    name = run.parent.relative_to(TRAINING).as_posix()
+    preset = {"joint-policy-2": "joint-policy"}.get(name, name)
+    if preset.startswith("first/"):
+        preset = str(TRAINING.parent / f"{preset}.toml")
+    config = load_preset(preset)
+    more = {"seed": 1, "n_updates": 7000} if name == "joint-policy-2" else {}
+    settings = msgspec.structs.replace(config.training, init=trained.training.init, **more)
+    assert trained == msgspec.structs.replace(
+        config, training=settings, tasks=trained.tasks, normalization=trained.normalization
+    )
 
 
 def test_a_model_of_other_data_is_no_beginning(wam, tmp_path):
