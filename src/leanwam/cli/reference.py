@@ -76,7 +76,8 @@ def train(
         updates: optimiser updates, instead of the preset's.
         batch_size: samples per update, instead of the preset's.
         seed: of weights, batches and noise, instead of the preset's.
-        init: begin from the weights and the codec of this checkpoint (a name or a run's folder).
+        init: begin from the weights, the codec and the normalisation of this checkpoint (a name or a run's folder);
+            tasks that it does not know begin untrained.
         threads: CPU threads; another number changes the last digits.
     """
     import msgspec
@@ -110,7 +111,7 @@ def train(
         codec = begun.codec
     else:
         codec = None if config.codec is None else fit_codec(config, episodes, seed=config.training.seed)
-    config = prepare_config(config, episodes, codec)
+    config = prepare_config(config, episodes, codec, None if begun is None else begun.config.normalization)
     data = TrainingData(config, episodes, codec)
     run = Run(out, command_line(), episodes.digest(), data_source=source)
     model = run_training(config, data, run, None if codec is None else codec.state_dict(), begun)

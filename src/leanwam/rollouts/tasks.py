@@ -49,6 +49,10 @@ def _tasks() -> dict[str, Task]:
         ("lever-pull", "articulated", ("left-below", "right-below")),
         ("peg-insert-side", "articulated", sideways),
         ("hammer", "articulated", sideways),
+        ("plate-slide", "PnP", sideways),
+        ("plate-slide-side", "PnP", sideways),
+        ("coffee-push", "PnP", sideways),
+        ("coffee-pull", "PnP", sideways),
     )
     return {
         name: Task(name, family, f"{name}-v3", styles, index)

@@ -252,12 +252,29 @@ def test_the_presets_make_the_checkpoints_of_the_frames_study_again(run):
     )
 
 
+def test_a_model_of_other_tasks_lends_what_it_knows(wam, tmp_path):
+    config, data, codec = wam.prepared("joint", n_updates=1, learning_rate=1e-12)
+    known = config.tasks[0]
+    policy = build_model(msgspec.structs.replace(config, tasks=("hammer", known, "lever-pull")))
+    policy.codec.load_state_dict(codec.state_dict())
+    fresh = build_model(config).state_dict()
+    begun = train(config, data, Run(tmp_path, "c", "d", progress=False), codec.state_dict(), policy)
+    assert begun.config.tasks == config.tasks
+    for key, value in begun.state_dict().items():
+        lent = policy.state_dict()[key]
+        if key.endswith(".task.weight"):
+            torch.testing.assert_close(value[0], lent[1])
+            assert value.shape == fresh[key].shape != lent.shape
+            assert not any(torch.allclose(row, other) for row in value for other in (lent[0], lent[2]))
+        else:
+            torch.testing.assert_close(value, lent)
+
+
 def test_a_model_of_other_data_is_no_beginning(wam, tmp_path):
     config, data, codec = wam.prepared("joint", n_updates=1)
     good = wam.random_model("joint")
     others = {
         "shapes of its tensors": msgspec.structs.replace(good.config, width=64),
-        "tasks": msgspec.structs.replace(good.config, tasks=("door-open", "push")),
         "normalization": msgspec.structs.replace(
             good.config, normalization={**good.config.normalization, "action": Affine((2.0,) * 4, (0.0,) * 4)}
         ),

@@ -99,11 +99,23 @@ class Batch:
     target: dict[str, Tensor]
 
 
-def prepare_config(config: Config, episodes: Episodes, codec: PatchCodec | None) -> Config:
-    """The configuration with tasks (in alphabetical order) and the normalisation that these data give.
+def prepare_config(
+    config: Config,
+    episodes: Episodes,
+    codec: PatchCodec | None,
+    normalization: dict[str, Affine] | None = None,
+) -> Config:
+    """The configuration with tasks (in alphabetical order) and a normalisation: the given one, or what these data give.
 
     Positions of hand, objects and goal share one affine map, so that equal numbers mean equal places.
     """
+    tasks = tuple(sorted(set(episodes.task)))
+    return msgspec.structs.replace(
+        config, tasks=tasks, normalization=normalization or _fit_normalization(config, episodes, codec)
+    )
+
+
+def _fit_normalization(config: Config, episodes: Episodes, codec: PatchCodec | None) -> dict[str, Affine]:
     rows = _rows(episodes)
     proprio = episodes.proprio[rows]
     normalization = {"action": Affine((1.0,) * 4, (0.0,) * 4)}
@@ -122,8 +134,7 @@ def prepare_config(config: Config, episodes: Episodes, codec: PatchCodec | None)
         normalization["video"] = Affine((1.0,) * width, (0.0,) * width)
     grip = fit_affine(proprio[:, 3:4])
     normalization["proprio"] = Affine((*shared.scale, *grip.scale), (*shared.offset, *grip.offset))
-    tasks = tuple(sorted(set(episodes.task)))
-    return msgspec.structs.replace(config, tasks=tasks, normalization=normalization)
+    return normalization
 
 
 class TrainingData:

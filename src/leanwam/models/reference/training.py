@@ -12,7 +12,7 @@ import platform
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,6 +39,7 @@ from leanwam.models.reference.training_log import Progress, TrainingLog, say
 from leanwam.models.reference.training_state import RunState, load_state, save_state
 
 LOG_EVERY = 50
+_TASK_EMBEDDING = ".task.weight"
 _MAX_SKIPPED_IN_A_ROW = 20
 
 
@@ -85,7 +86,7 @@ def train(
 
     Raises:
         InputError: the folder holds a run with another configuration or other data; ``init`` is a model of
-            another shape, other tasks, or another encoding of the data.
+            another shape or another encoding of the data.
         LeanwamError: the loss stayed non-finite.
     """
     if init is not None:
@@ -349,11 +350,13 @@ def versions() -> dict[str, str]:
 
 
 def _begin_from(model: ReferenceWAM, init: ReferenceWAM) -> None:
-    """Copy the weights, if the numbers mean the same in both models."""
+    """Copy the weights, if the numbers mean the same in both models; a task's embedding by the task's name."""
     mine, other = model.state_dict(), init.state_dict()
     frozen = mine.keys() - dict(model.named_parameters()).keys()
+    for name in mine.keys() & other.keys():
+        if name.endswith(_TASK_EMBEDDING) and mine[name].shape[1:] == other[name].shape[1:]:
+            other[name] = _rows_by_task(mine[name], model.config.tasks, other[name], init.config.tasks)
     for what, same in (
-        ("tasks", model.config.tasks == init.config.tasks),
         ("normalization", model.config.normalization == init.config.normalization),
         (
             "shapes of its tensors",
@@ -369,6 +372,15 @@ def _begin_from(model: ReferenceWAM, init: ReferenceWAM) -> None:
             "has another codec: other demonstrations or another seed", field="init", value=checkpoint_id(init)
         )
     model.load_state_dict(other)
+
+
+def _rows_by_task(mine: Tensor, tasks: Sequence[str], other: Tensor, known: Sequence[str]) -> Tensor:
+    """The embedding [task, width] with the other's row for every task that it knows."""
+    rows = mine.clone()
+    for index, task in enumerate(tasks):
+        if task in known:
+            rows[index] = other[known.index(task)]
+    return rows
 
 
 def _claim(run: Run, config: Config) -> None:
