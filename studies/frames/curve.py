@@ -1,13 +1,14 @@
-"""The 0 / 25 / 100 % curve and the control without supervision, from the study's cards.
+"""The 0 / 25 / 100 % curve and the controls, from a study's cards.
 
-    python studies/frames/curve.py
+    python studies/frames/curve.py              # or: studies/frames-2
 
-Reads study.toml and the cards; writes result.json and result.md by the rules that README.md fixed before the
-first episode.
+Reads study.toml and the cards of the folder; writes result.json and result.md by the rules that its README.md
+fixed before the first episode.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
 from typing import Any
@@ -23,19 +24,21 @@ ARMS = {
     "mae25": ("25 %", "its kept tokens"),
     "drop_middle": ("0 %", "no"),
     "loss_only": ("100 %", "no"),
+    "no_future": ("0 %, nor the last frame's", "no"),
 }
 # Cost in question: the comparison that measures it.
 COSTS = {
     "supervision": ("loss_only", "dense"),
     "representation": ("drop_middle", "loss_only"),
+    "future, all of it": ("no_future", "dense"),
 }
 
 
-def analyse() -> dict[str, Any]:
+def analyse(folder: Path) -> dict[str, Any]:
     """Successes per arm and subset, differences with Holm over the comparisons, and the reading of the control."""
     success: dict[str, dict[str, list[int]]] = {}
     comparisons: list[dict[str, Any]] = []
-    for found in card_outcomes(load_study(HERE / "study.toml")):
+    for found in card_outcomes(load_study(folder / "study.toml")):
         for name, of in found.of.items():
             success.setdefault(found.lean, {})[name] = of["success"]
             success.setdefault(found.anchor, {})[name] = of["dense"]
@@ -46,7 +49,11 @@ def analyse() -> dict[str, Any]:
     return {
         "success": success,
         "comparisons": comparisons,
-        "costs": {cost: read_cost(comparisons, *pair) for cost, pair in COSTS.items()},
+        "costs": {
+            cost: read_cost(comparisons, *pair)
+            for cost, pair in COSTS.items()
+            if any((entry["lean"], entry["anchor"]) == pair for entry in comparisons)
+        },
     }
 
 
@@ -58,14 +65,14 @@ def read_cost(comparisons: list[dict[str, Any]], lean: str, anchor: str) -> str:
     return "excluded beyond the margin" if entry["tost_p_holm"] < ALPHA else "open"
 
 
-def render(result: dict[str, Any]) -> str:
+def render(result: dict[str, Any], command: str) -> str:
     """result.md."""
     success = result["success"]
     groups = list(success["dense"])
     lines = [
         "# Frame sparsity in closed loop: the curve and the control",
         "",
-        "Command: `python studies/frames/curve.py`. One training per arm.",
+        f"Command: `{command}`. One training per arm.",
         "",
         "| arm | middle frame's tokens | middle frame supervised | " + " | ".join(groups) + " |",
         "|---|---|---|" + "---|" * len(groups),
@@ -101,16 +108,23 @@ def render(result: dict[str, Any]) -> str:
         "| a cost of the missing | measured by | is |",
         "|---|---|---|",
     ]
-    for cost, (lean, anchor) in COSTS.items():
-        lines.append(f"| {cost} | `{lean}` − `{anchor}` | {result['costs'][cost]} |")
+    for cost, reading in result["costs"].items():
+        lean, anchor = COSTS[cost]
+        lines.append(f"| {cost} | `{lean}` − `{anchor}` | {reading} |")
     return "\n".join(lines) + "\n"
 
 
 def main() -> None:
     """Write both files."""
-    result = analyse()
-    (HERE / "result.json").write_text(json.dumps(result, indent=1, allow_nan=False) + "\n")
-    (HERE / "result.md").write_text(render(result))
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", nargs="?", type=Path, default=HERE, help="of the study")
+    folder = parser.parse_args().folder
+    result = analyse(folder)
+    command = "python studies/frames/curve.py" + ("" if folder == HERE else f" {folder.as_posix()}")
+    (folder / "result.json").write_text(json.dumps(result, indent=1, allow_nan=False) + "\n")
+    (folder / "result.md").write_text(render(result, command))
 
 
 if __name__ == "__main__":
