@@ -23,7 +23,7 @@ from leanwam.models.reference.training import Run, train
 from leanwam.models.reference.training_frames import TrainingFrames, frames_note
 from leanwam.plans import parse_plan
 
-TRAINING = Path(__file__).parents[3] / "studies" / "frames" / "training"
+STUDIES = Path(__file__).parents[3] / "studies"
 VARIANTS = {
     "joint": {},
     "joint-drop-middle": {"frames": "drop_middle"},
@@ -236,14 +236,23 @@ def test_variants_begin_from_one_policy_that_saw_no_future_frame(wam, tmp_path):
         train(of, its_data, Run(out, "c", "d", progress=False), codec.state_dict())
 
 
-@pytest.mark.parametrize("run", sorted(TRAINING.rglob("config.json")), ids=lambda file: str(file.parent.name))
-def test_the_presets_make_the_checkpoints_of_the_frames_study_again(run):
+RUNS = [
+    file
+    for study in ("frames", "frames-2")
+    for file in sorted((STUDIES / study / "training").rglob("config.json"))
+]
+
+
+@pytest.mark.parametrize("run", RUNS, ids=lambda file: file.parent.relative_to(STUDIES).as_posix())
+def test_the_presets_make_the_checkpoints_of_the_frames_studies_again(run):
     """train.sh trains what was trained: a preset that is changed later would silently make others."""
     trained = decode_config(run.read_bytes(), file=run)
-    name = run.parent.relative_to(TRAINING).as_posix()
+    study, _, name = run.parent.relative_to(STUDIES).as_posix().partition("/training/")
     preset = {"joint-policy-2": "joint-policy"}.get(name, name)
-    if preset.startswith("first/"):
-        preset = str(TRAINING.parent / f"{preset}.toml")
+    if study == "frames-2":
+        preset = str(STUDIES / study / "presets" / f"{name}.toml")
+    elif preset.startswith("first/"):
+        preset = str(STUDIES / study / f"{preset}.toml")
     config = load_preset(preset)
     more = {"seed": 1, "n_updates": 7000} if name == "joint-policy-2" else {}
     settings = msgspec.structs.replace(config.training, init=trained.training.init, **more)
