@@ -2,7 +2,8 @@
 
     python studies/fastest-same/result.py heads
 
-Reads PART/study.toml, its cards and PART/speed.json (by `bash studies/fastest-same/speed.sh PART`, on an idle machine);
+Reads PART/study.toml, its cards, PART/speed.json (by `bash studies/fastest-same/speed.sh PART`, on an idle machine) and,
+where a call ends before its last step once the action is done, PART/speed-whole.json of calls that do not;
 writes PART/result.json and PART/result.md. Ratios are of the rounds in which both arms were timed.
 """
 
@@ -68,6 +69,9 @@ def analyse(part: Path) -> dict[str, Any]:
         baselines = [BASELINE, BASELINE + CACHED]
         baselines += [name + kind for name in plain for kind in ("", ASKED, CACHED)]
         result["ratios"] = ratios(speed, lean[0], baselines)
+        whole = part / "speed-whole.json"
+        if whole.is_file():
+            result["ratios_whole_call"] = ratios(json.loads(whole.read_text()), lean[0], [BASELINE])
     return result
 
 
@@ -109,7 +113,18 @@ def render(result: dict[str, Any], name: str) -> str:
         "ratio of interleaved rounds, 95 % bootstrap interval. *asked only*: the baseline without the streams nobody "
         "asked for; *caches*: with every lossless saving.",
     ]
-    for label, table in result["ratios"].items():
+    whole = result.get("ratios_whole_call")
+    if whole is None:
+        return "\n".join([*lines, *_tables(result["ratios"], "50 steps")]) + "\n"
+    lines += ["", "### The whole call: every stream, all 50 video steps", *_tables(whole, "50 steps")]
+    lines += ["", "### Until the action is done", *_tables(result["ratios"], "dense, until the action")]
+    return "\n".join(lines) + "\n"
+
+
+def _tables(by_batch: dict[str, dict[str, Any]], dense: str) -> list[str]:
+    """One table for each batch size; ``dense`` names the untouched model."""
+    lines: list[str] = []
+    for label, table in by_batch.items():
         lines += [
             "",
             f"{label}" + ("" if not table["reasons"] else f" (disturbed: {'; '.join(table['reasons'])})"),
@@ -119,12 +134,11 @@ def render(result: dict[str, Any], name: str) -> str:
         ]
         for baseline, row in table["rows"].items():
             interval = "—" if row["interval"] is None else "{:.2f}–{:.2f}".format(*row["interval"])
-            shown = baseline.replace(BASELINE, "50 steps")
             lines.append(
-                f"| {shown} | {row['baseline_ms']:.1f} | {row['plan_ms']:.1f} | {row['ratio']:.2f} | {interval} | "
-                f"{row['cpu_ratio']:.2f} |"
+                f"| {baseline.replace(BASELINE, dense)} | {row['baseline_ms']:.1f} | {row['plan_ms']:.1f} | "
+                f"{row['ratio']:.2f} | {interval} | {row['cpu_ratio']:.2f} |"
             )
-    return "\n".join(lines) + "\n"
+    return lines
 
 
 def _code(name: str | None) -> str:

@@ -59,6 +59,16 @@ def test_families_and_nearest_names():
     assert len(pnp) >= 6
     assert len(other) >= 6
     assert len(pnp) + len(other) == len(TASKS) >= 12
+    known = ["push", "door-open", "basketball"]
+    for name, chosen in (
+        ("trained", known),
+        ("all", known),
+        ("PnP", ["push", "basketball"]),
+        ("hammer", ["hammer"]),
+    ):
+        assert [task.name for task in select_tasks(name, known)] == chosen
+    with pytest.raises(InputError, match="unknown task"):
+        select_tasks("trained")
     with pytest.raises(InputError, match="did you mean 'push'"):
         select_tasks("pusj")
     with pytest.raises(InputError, match="twice"):

@@ -54,7 +54,7 @@ def command(
 
     torch.set_num_threads(threads)
     model = load_reference(checkpoint)
-    chosen = select_tasks(list(model.config.tasks) if tasks == "trained" else tasks)
+    chosen = select_tasks(tasks, model.config.tasks)
     model.set_steps(steps)
     with Progress(console=progress_console(), transient=True) as bar:
         row = bar.add_task("recording dense calls", total=calls)

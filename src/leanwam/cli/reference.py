@@ -193,7 +193,7 @@ def evaluate(
         raise InputError("must be at least 1", field="--threads, --lanes, --episodes")
     torch.set_num_threads(threads)
     model = load_reference(checkpoint)
-    chosen = select_tasks(list(model.config.tasks) if tasks == "trained" else tasks)
+    chosen = select_tasks(tasks, model.config.tasks)
     arms: dict[str, Any] = {}
     for n_steps in steps:
         arm = f"plain_{n_steps}"

@@ -150,7 +150,7 @@ def _run_here(
 
     torch.set_num_threads(threads)
     model = load_reference(checkpoint)
-    chosen = select_tasks(list(model.config.tasks) if tasks == "trained" else tasks)
+    chosen = select_tasks(tasks, model.config.tasks)
     return run_plan(model, spec, chosen, out, **common)
 
 
@@ -170,8 +170,7 @@ def _run_on_ray(
     from leanwam.rollouts.cluster.arms import run_plan_on_ray
     from leanwam.rollouts.manifest import ray_nodes
 
-    trained = list(load_reference(checkpoint).config.tasks) if tasks == "trained" else tasks
-    chosen = select_tasks(trained)
+    chosen = select_tasks(tasks, load_reference(checkpoint).config.tasks)
     with ray_session(address) as connected:
         summary = run_plan_on_ray(
             connected, checkpoint, spec, chosen, out, threads=threads, layout=layout, **common

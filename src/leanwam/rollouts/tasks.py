@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import Literal
 
@@ -64,19 +64,27 @@ def _tasks() -> dict[str, Task]:
 TASKS: dict[str, Task] = _tasks()
 
 
-def select_tasks(names: Iterable[str] | str | None = None) -> list[Task]:
+def select_tasks(names: Iterable[str] | str | None = None, known: Sequence[str] | None = None) -> list[Task]:
     """The tasks of a list of names, ``"a,b"``, a family's name, or all of them (None or ``"all"``).
+
+    Args:
+        names: what is wanted.
+        known: a model's tasks; all (then also called ``"trained"``) are these in their order, a family those of it.
 
     Raises:
         InputError: an unknown name (the nearest known one is named) or one that comes twice.
     """
-    if names is None or names == "all":
-        return list(TASKS.values())
+    if names is None or names == "all" or (names == "trained" and known is not None):
+        return list(TASKS.values()) if known is None else select_tasks(list(known))
     wanted = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
     chosen: list[Task] = []
     for name in wanted:
         if name in FAMILIES:
-            chosen.extend(task for task in TASKS.values() if task.family == name)
+            chosen.extend(
+                task
+                for task in TASKS.values()
+                if task.family == name and (known is None or task.name in known)
+            )
         elif name in TASKS:
             chosen.append(TASKS[name])
         else:
