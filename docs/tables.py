@@ -131,8 +131,8 @@ def fastest() -> str:
 
 
 def frames_study() -> str:
-    """The curve and the control of the frames study, from studies/frames/result.json."""
-    result = json.loads((ROOT / "studies" / "frames" / "result.json").read_text())
+    """The curve and the controls of the second frames study, from studies/frames-2/result.json."""
+    result = json.loads((ROOT / "studies" / "frames-2" / "result.json").read_text())
     success = result["success"]
     groups = list(success["dense"])
     of = {entry["lean"]: entry for entry in result["comparisons"] if entry["anchor"] == "dense"}
@@ -141,6 +141,7 @@ def frames_study() -> str:
         "mae25": "a quarter",
         "drop_middle": "none",
         "loss_only": "all, without their loss",
+        "no_future": "none, nor the last frame's",
     }
     lines = [
         "| middle frame's tokens | " + " | ".join(groups) + " | − dense, points (95 %) | the card says |",
