@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes the study's five checkpoints again: the first study's shared policy, demonstrations of the new tasks (8 minutes on one
+# Makes the study's five checkpoints again (another machine or torch changes the last digits): the first study's shared policy, demonstrations of the new tasks (8 minutes on one
 # core), then 4,000 updates of each arm (13 to 30 minutes). Resumable: run it again after a kill. PYTHON names the
 # interpreter, RUNS the folder, ARMS some of the arms.
 set -euo pipefail

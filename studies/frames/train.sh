@@ -13,7 +13,7 @@ mkdir -p "$runs"
   --tasks "push,pick-place,sweep-into,bin-picking,basketball,door-open,drawer-open,window-open,faucet-open,button-press" \
   --episodes 48 --seed 0 --out "$runs/hand.demos.zarr"
 "${leanwam[@]}" reference train --preset joint-policy --demos "$runs/hand.demos.zarr" --tasks "$tasks" --out "$runs/joint-policy"
-"${leanwam[@]}" reference train --preset joint-policy --seed 1 --updates 7000 --init "$runs/joint-policy" \
+"${leanwam[@]}" reference train --preset joint-policy --seed 1 --updates 7000 --threads 2 --init "$runs/joint-policy" \
   --demos "$runs/hand.demos.zarr" --tasks "$tasks" --out "$runs/joint-policy-2"
 for variant in ${VARIANTS:-joint joint-drop-middle joint-mae25 joint-loss-only}; do
   "${leanwam[@]}" reference train --preset "studies/frames/first/$variant.toml" --demos "$runs/hand.demos.zarr" \

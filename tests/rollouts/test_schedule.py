@@ -69,6 +69,8 @@ def test_families_and_nearest_names():
         assert [task.name for task in select_tasks(name, known)] == chosen
     with pytest.raises(InputError, match="unknown task"):
         select_tasks("trained")
+    with pytest.raises(InputError, match="no task of this family"):
+        select_tasks("articulated", ["push"])
     with pytest.raises(InputError, match="did you mean 'push'"):
         select_tasks("pusj")
     with pytest.raises(InputError, match="twice"):

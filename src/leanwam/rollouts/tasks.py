@@ -80,11 +80,11 @@ def select_tasks(names: Iterable[str] | str | None = None, known: Sequence[str] 
     chosen: list[Task] = []
     for name in wanted:
         if name in FAMILIES:
-            chosen.extend(
-                task
-                for task in TASKS.values()
-                if task.family == name and (known is None or task.name in known)
-            )
+            family = [task for task in TASKS.values() if task.family == name]
+            mine = [task for task in family if known is None or task.name in known]
+            if not mine:
+                raise InputError("the model knows no task of this family", field="tasks", value=name)
+            chosen.extend(mine)
         elif name in TASKS:
             chosen.append(TASKS[name])
         else:
