@@ -12,5 +12,5 @@ case "$1" in
   joint-2) arms="$plans/steps-4_video-1_tokens-0-31.toml;$plans/steps-6_video-1_tokens-0-31.toml;$plans/video-1_tokens-0-31.toml;plain_4;plain_6;plain_10" ;;
 esac
 bench=("${PYTHON:-python3}" -m leanwam bench generate --model "$model" --caches --batch 1,8 --plans "$arms")
-"${bench[@]}" --until action --rounds 12 --out "studies/fastest-same/$1/speed.json"
-[ "$model" = heads ] || "${bench[@]}" --rounds 12 --out "studies/fastest-same/$1/speed-whole.json"
+"${bench[@]}" --until action --rounds "${ROUNDS:-12}" --out "studies/fastest-same/$1/speed.json"
+[ "$model" = heads ] || "${bench[@]}" --rounds "${ROUNDS:-12}" --out "studies/fastest-same/$1/speed-whole.json"
