@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import statistics
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -130,6 +131,27 @@ def fastest() -> str:
     return "\n".join([*lines, f"| `{plan}` itself | {good} of {n} | {arms[plan]['word']} | | |"])
 
 
+def fastest_joint() -> str:
+    """Every plan of `joint` in both attempts, from studies/fastest-same/joint and joint-2."""
+    lines = [
+        "| plan | success | dense, same starts | the card says | ms, batch 1 | ms, batch 8 |",
+        "|---|---:|---:|---|---:|---:|",
+    ]
+    for part in ("joint", "joint-2"):
+        folder = ROOT / "studies" / "fastest-same" / part
+        arms = json.loads((folder / "result.json").read_text())["arms"]
+        samples = json.loads((folder / "speed.json").read_text())["samples"].values()
+        for name, arm in arms.items():
+            (good, n), (dense, _) = arm["success"], arm["dense"]
+            shown = [f"{1e3 * statistics.median(of['wall_s'][f'{name} + caches']):.1f}" for of in samples]
+            lines.append(
+                f"| `{name}` | {good} of {n} | {dense} | {arm['word']} ({arm['state'].lower()}) | "
+                + " | ".join(shown)
+                + " |"
+            )
+    return "\n".join(lines)
+
+
 def frames_study() -> str:
     """The curve and the controls of the second frames study, from studies/frames-2/result.json."""
     result = json.loads((ROOT / "studies" / "frames-2" / "result.json").read_text())
@@ -182,6 +204,7 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
         "success": success,
         "heads-study": heads_study,
         "fastest": fastest,
+        "fastest-joint": fastest_joint,
         "frames-study": frames_study,
     },
     "docs/reference-wam.md": {"bench": bench},
