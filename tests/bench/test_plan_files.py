@@ -21,7 +21,7 @@ SEEDS = (5, 6)
 
 
 def test_the_files_beside_the_bench_are_candidates(heads: ReferenceWAM) -> None:
-    known = {plan.name: plan for plan in candidates(heads)}
+    known = {plan.name: plan for plan in candidates(heads, frames=["tokens:0-31"])}
     files = sorted(PLANS.glob("*.toml"))
     assert len(files) >= 3
     for file in files:
