@@ -116,9 +116,9 @@ def render(result: dict[str, Any], name: str) -> str:
         return "\n".join(lines) + "\n"
     if result["fastest"] is None:
         lines += [
-            f"Fastest plan that is not worse: {_code(timed)}; plain sampler: "
-            f"{_code(result['fastest_plain_not_worse'])}. They are better than dense or not decided to be the same, so "
-            "they do not meet the claim; their speed is told all the same."
+            f"Fastest plan that is not worse: {_code(timed)} ({arms[timed]['state'].lower()}); plain sampler: "
+            f"{_code(result['fastest_plain_not_worse'])}. Neither meets the claim; "
+            "the plan's speed is told all the same."
         ]
     about = result["environment"]
     lines += [

@@ -10,6 +10,7 @@ case "$1" in
   heads) arms="$plans/steps-2_video-1.toml;$plans/steps-3_video-1.toml;$plans/steps-4_video-1.toml;plain_2;plain_3;plain_4" ;;
   joint) arms="$plans/steps-1_tokens-0-31.toml;$plans/steps-2_video-1_tokens-0-31.toml;$plans/steps-3_video-1_tokens-0-31.toml;plain_1;plain_2;plain_3" ;;
   joint-2) arms="$plans/steps-4_video-1_tokens-0-31.toml;$plans/steps-6_video-1_tokens-0-31.toml;$plans/video-1_tokens-0-31.toml;plain_4;plain_6;plain_10" ;;
+  *) echo "usage: speed.sh heads|joint|joint-2" >&2; exit 2 ;;
 esac
 bench=("${PYTHON:-python3}" -m leanwam bench generate --model "$model" --caches --batch 1,8 --plans "$arms")
 "${bench[@]}" --until action --rounds "${ROUNDS:-12}" --out "studies/fastest-same/$1/speed.json"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -150,7 +149,7 @@ class _Runner:
         n_left = n_missing(table, arm, planned)
         if n_left == 0 and checkpoint_folder(arm.checkpoint) is None:
             line = f"{arm.checkpoint} is not here; the table holds every planned episode of arm {arm.name}"
-            print(f"leanwam: {line}", file=sys.stderr)
+            progress_console().print(line, markup=False, soft_wrap=True)
             return
         say_frames(arm.checkpoint, arm.plan)
         where = "one process" if self._ray is None else "Ray"

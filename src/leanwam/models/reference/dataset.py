@@ -105,10 +105,7 @@ def prepare_config(
     codec: PatchCodec | None,
     normalization: dict[str, Affine] | None = None,
 ) -> Config:
-    """The configuration with tasks (in alphabetical order) and a normalisation: the given one, or what these data give.
-
-    Positions of hand, objects and goal share one affine map, so that equal numbers mean equal places.
-    """
+    """The configuration with tasks (in alphabetical order) and the given normalisation, or that of these data."""
     tasks = tuple(sorted(set(episodes.task)))
     return msgspec.structs.replace(
         config, tasks=tasks, normalization=normalization or _fit_normalization(config, episodes, codec)
@@ -116,6 +113,7 @@ def prepare_config(
 
 
 def _fit_normalization(config: Config, episodes: Episodes, codec: PatchCodec | None) -> dict[str, Affine]:
+    """Positions of hand, objects and goal share one affine map, so that equal numbers mean equal places."""
     rows = _rows(episodes)
     proprio = episodes.proprio[rows]
     normalization = {"action": Affine((1.0,) * 4, (0.0,) * 4)}
