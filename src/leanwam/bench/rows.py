@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from leanwam.bench.clock import Samples
-from leanwam.bench.ratio import paired_ratio, spread_ms
+from leanwam.bench.ratio import NOTHING_SAVED, paired_ratio, spread_ms
 from leanwam.errors import InputError
 
 FORMAT = "leanwam-bench/1"
@@ -22,18 +22,27 @@ def row(
     baseline: str,
     expected_ratio: float | None,
     expected_from: str,
+    flops_ratio: float,
+    dispatch_ratio: float | None = None,
     **more: Any,
 ) -> dict[str, Any]:
     """One line: an arm against its baseline, both timed in the same rounds.
+
+    The alarm is the interval's (``ratio.paired_ratio``); an arm for which as many floating-point and dispatched
+    operations were counted as for its baseline saved nothing, also where one interval in forty lies above 1 by chance.
 
     Args:
         name: of the line, unique in its table.
         expected_ratio: what counting promises, or None.
         expected_from: what that figure is, in words; the reason where there is none.
-        more: further fields, plain data (target, plan, batch, backend, flops_ratio, executions, …).
+        flops_ratio, dispatch_ratio: counted operations, baseline / arm; None where nobody counted.
+        more: further fields, plain data (target, plan, batch, backend, executions, …).
     """
     before, after = samples.of(baseline), samples.of(arm)
     found = paired_ratio(before, after)
+    alarm = found.alarm
+    if found.interval is not None and alarm is None and max(flops_ratio, dispatch_ratio or 0.0) <= 1.0:
+        alarm = NOTHING_SAVED
     places = samples.names.index(baseline), samples.names.index(arm)
     cpu = paired_ratio(*(np.maximum(samples.cpu_s[place], 1e-9) for place in places))
     # on a disturbed machine the wall clock also measures the others; this process's CPU time less so
@@ -44,17 +53,19 @@ def row(
         "measured_ratio": found.ratio,
         "interval": None if found.interval is None else list(found.interval),
         "of_expected": None if expected_ratio is None else found.ratio / expected_ratio,
-        "alarm": found.alarm,
+        "alarm": alarm,
         "why": found.why,
         "n_rounds": found.n_rounds,
         "baseline": baseline,
         "expected_from": expected_from,
         "cpu_ratio": cpu.ratio,
         "cpu_interval": None if cpu.interval is None else list(cpu.interval),
-        "costs_at_most": None if judged is None or found.alarm is None else max(0.0, 1.0 / judged[0] - 1.0),
+        "costs_at_most": None if judged is None or alarm is None else max(0.0, 1.0 / judged[0] - 1.0),
         "baseline_ms": spread_ms(before),
         "arm_ms": spread_ms(after),
         "contended": samples.contention["contended"],
+        "flops_ratio": flops_ratio,
+        **({} if dispatch_ratio is None else {"dispatch_ratio": dispatch_ratio}),
         **more,
     }
 
