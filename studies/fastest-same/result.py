@@ -4,7 +4,8 @@
 
 Reads PART/study.toml, its cards, PART/speed.json (by `bash studies/fastest-same/speed.sh PART`, on an idle machine)
 and, where a call ends before its last step once the action is done, PART/speed-whole.json of calls that do not;
-writes PART/result.json and PART/result.md. Ratios are of the rounds in which both arms were timed.
+writes PART/result.json, PART/result.md and, for the cards, PART/ARM/speed.json of every arm that has a card (run
+`leanwam study run PART/study.toml` again to put them there). Ratios are of the rounds in which both arms were timed.
 """
 
 from __future__ import annotations
@@ -82,6 +83,37 @@ def analyse(part: Path) -> dict[str, Any]:
         if whole.is_file():
             result["ratios_whole_call"] = ratios(json.loads(whole.read_text()), timed, [BASELINE])
     return result
+
+
+def card_speed(part: Path, result: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """By arm, the rows of its card: with every lossless saving, against the 50-step call and the fastest plain sampler.
+
+    A plain sampler is the baseline if it passed; it then has the same savings, and the call ends with the action.
+    """
+    speed = json.loads((part / "speed.json").read_text())
+    whole = part / "speed-whole.json"
+    full = json.loads(whole.read_text()) if whole.is_file() else speed
+    plain = result["fastest_plain_that_passed"]
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for arm in result["arms"]:
+        found = [("the 50-step call", label, full, BASELINE) for label in full["samples"]]
+        if plain is not None and not arm.startswith("plain_"):
+            same = f"{plain} with the same savings"
+            found += [(same, label, speed, plain + CACHED) for label in speed["samples"]]
+        rows[arm] = []
+        for against, label, table, baseline in found:
+            one = ratios(table, arm, [baseline])[label]
+            ratio = one["rows"][baseline]
+            rows[arm].append(
+                {
+                    "name": f"{arm} with every lossless saving against {against}, {label}",
+                    "measured_ratio": ratio["ratio"],
+                    "interval": ratio["interval"],
+                    "note": "; ".join(one["reasons"]) or None,
+                    "primary": not rows[arm],
+                }
+            )
+    return rows
 
 
 def render(result: dict[str, Any], name: str) -> str:
@@ -162,15 +194,17 @@ def _code(name: str | None) -> str:
 
 
 def main() -> None:
-    """Write both files of a part."""
+    """Write the files of a part."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("part", help="heads or joint")
+    parser.add_argument("part", help="heads, joint or joint-2")
     name = parser.parse_args().part
     result = analyse(HERE / name)
     (HERE / name / "result.json").write_text(json.dumps(result, indent=1, allow_nan=False) + "\n")
     (HERE / name / "result.md").write_text(render(result, name))
+    for arm, rows in card_speed(HERE / name, result).items():
+        (HERE / name / arm / "speed.json").write_text(json.dumps(rows, indent=1, allow_nan=False) + "\n")
 
 
 if __name__ == "__main__":
