@@ -180,6 +180,20 @@ def frames_study() -> str:
     return "\n".join(lines)
 
 
+def seeds() -> str:
+    """Both trainings of every arm, from studies/frames-3/seeds.json."""
+    result = json.loads((ROOT / "studies" / "frames-3" / "seeds.json").read_text())
+    lines = ["| comparison | seed 0 | seed 1 | both together |", "|---|---:|---:|---:|"]
+    for entry in result["comparisons"]:
+        zero, one = (100 * value for value in entry["delta"])
+        low, high = (100 * value for value in entry["pooled"]["interval_90"])
+        lines.append(
+            f"| `{entry['lean']}` − `{entry['anchor']}` | {zero:+.1f} | {one:+.1f} | "
+            f"{100 * entry['pooled']['delta']:+.1f} [{low:+.1f}, {high:+.1f}] |"
+        )
+    return "\n".join(lines)
+
+
 def bench() -> str:
     """Frame plans forward and in training, from bench/results."""
     lines = ["| what | promised by operations | measured (95 %) | of it |", "|---|---:|---:|---:|"]
@@ -206,6 +220,7 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
         "fastest": fastest,
         "fastest-joint": fastest_joint,
         "frames-study": frames_study,
+        "seeds": seeds,
     },
     "docs/reference-wam.md": {"bench": bench},
     "docs/hosts/diffusers.md": {"hosts": hosts},

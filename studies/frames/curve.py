@@ -1,6 +1,6 @@
 """The 0 / 25 / 100 % curve and the controls, from a study's cards.
 
-    python studies/frames/curve.py              # or: studies/frames-2
+    python studies/frames/curve.py              # or: studies/frames-2, studies/frames-3
 
 Reads study.toml and the cards of the folder; writes result.json and result.md by the rules that its README.md
 fixed before the first episode.
@@ -39,6 +39,8 @@ def analyse(folder: Path) -> dict[str, Any]:
     success: dict[str, dict[str, list[int]]] = {}
     comparisons: list[dict[str, Any]] = []
     for found in card_outcomes(load_study(folder / "study.toml")):
+        if found.anchor not in ARMS:  # another training of the same arm: studies/frames-3/seeds.py
+            continue
         for name, of in found.of.items():
             success.setdefault(found.lean, {})[name] = of["success"]
             success.setdefault(found.anchor, {})[name] = of["dense"]

@@ -238,7 +238,7 @@ def test_variants_begin_from_one_policy_that_saw_no_future_frame(wam, tmp_path):
 
 RUNS = [
     file
-    for study in ("frames", "frames-2")
+    for study in ("frames", "frames-2", "frames-3")
     for file in sorted((STUDIES / study / "training").rglob("config.json"))
 ]
 
@@ -249,12 +249,14 @@ def test_the_presets_make_the_checkpoints_of_the_frames_studies_again(run):
     trained = decode_config(run.read_bytes(), file=run)
     study, _, name = run.parent.relative_to(STUDIES).as_posix().partition("/training/")
     preset = {"joint-policy-2": "joint-policy"}.get(name, name)
-    if study == "frames-2":
-        preset = str(STUDIES / study / "presets" / f"{name}.toml")
+    if study in ("frames-2", "frames-3"):
+        preset = str(STUDIES / "frames-2" / "presets" / f"{name}.toml")
     elif preset.startswith("first/"):
         preset = str(STUDIES / study / f"{preset}.toml")
     config = load_preset(preset)
     more = {"seed": 1, "n_updates": 7000} if name == "joint-policy-2" else {}
+    if study == "frames-3":
+        more = {"seed": 1}
     settings = msgspec.structs.replace(config.training, init=trained.training.init, **more)
     assert trained == msgspec.structs.replace(
         config, training=settings, tasks=trained.tasks, normalization=trained.normalization
