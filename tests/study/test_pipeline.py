@@ -224,7 +224,9 @@ def test_a_look_that_whole_episodes_cannot_meet_is_refused(make_study):
         load_study(path)
 
 
-@pytest.mark.parametrize(("study", "n_cards", "code"), [("frames", 4, 0), ("frames-2", 5, 1), ("frames-3", 6, 1)])
+@pytest.mark.parametrize(
+    ("study", "n_cards", "code"), [("frames", 4, 0), ("frames-2", 5, 1), ("frames-3", 10, 1)]
+)
 def test_cards_are_made_again_from_the_committed_table_without_the_checkpoints(
     study, n_cards, code, tmp_path, capsys
 ):
