@@ -151,8 +151,8 @@ def render(result: dict[str, Any]) -> str:
         f"difference of two arms trained once each carries √2 σ = {2**0.5 * spread['sigma']:.1f} that no number of "
         "rollouts shows.",
         "",
-        "*Both*: the 800 pairs of both trainings (margin 10 points; 90 % Tango interval); *with σ*: by the mean over both "
-        "trainings at each start, with the variance of two trainings added. Holm over the five comparisons.",
+        "*Both*: the 800 pairs of both trainings (margin 10 points; 90 % Tango interval); *with σ*: by the mean over "
+        "both trainings at each start, with the variance of two trainings added. Holm over the five comparisons.",
         "",
         "| comparison | seed 0 | seed 1 | both, 90 % interval | p, equivalent (Holm) | p, different (Holm) "
         "| seed 1 − seed 0, 95 % interval | p (Holm) | both, 90 % interval with σ |",
