@@ -13,7 +13,7 @@ plans=bench/plans
 gating="stride:1;sparse_10;tail_heavy_8"
 few="plain_2;plain_3;plain_4;$plans/steps-2_video-1.toml;$plans/steps-3_video-1.toml;$plans/steps-4_video-1.toml"
 large="video=prefix:5;video=prefix:5,frames=drop_middle;$few"
-"${bench[@]}" generate --model "$heads" --plans dense --batch 1,8 --rounds "$((rounds * 5 / 2))" \
+"${bench[@]}" generate --model "$heads" --plans dense --batch 1,8 --rounds "$((rounds * 25 / 2))" \
   --out "$results/generate-heads-dense.json"
 "${bench[@]}" generate --model "$heads" --plans "$gating" --batch 1,4,8 --rounds "$rounds" \
   --out "$results/generate-heads-gating.json"
