@@ -6,10 +6,12 @@ import gc
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from leanwam.bench import clock
 from leanwam.bench.clock import Arm, interleave
 from leanwam.bench.ratio import paired_ratio
 from leanwam.errors import InputError
@@ -30,26 +32,37 @@ def test_order_and_counts() -> None:
     assert gc.isenabled()
 
 
-def test_set_up_and_waiting_are_where_they_belong() -> None:
+def test_set_up_and_waiting_are_where_they_belong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a clock of our own: setting up takes 8, a call 1, waiting for the device 4."""
     log: list[str] = []
+    now = 0.0
+
+    def take(seconds: float, what: str) -> None:
+        nonlocal now
+        now += seconds
+        log.append(what)
 
     @contextmanager
     def opened() -> Iterator[Callable[[], None]]:
-        log.append("open")
-        time.sleep(0.05)
-        yield lambda: log.append("call")
-        log.append("close")
+        take(8.0, "open")
+        yield lambda: take(1.0, "call")
+        take(8.0, "close")
 
+    monkeypatch.setattr(
+        clock, "time", SimpleNamespace(perf_counter=lambda: now, process_time=time.process_time)
+    )
     samples = interleave(
         [Arm("slow to open", opened), Arm.plain("other", lambda: None)],
         n_rounds=3,
         n_warmup=0,
         n_inner=2,
-        synchronise=lambda: log.append("wait"),
+        synchronise=lambda: take(4.0, "wait"),
     )
     text = " ".join(log)
     assert text.count("open wait call call wait close") == 3
-    assert samples.of("slow to open").min() < 0.05
+    # two calls and the wait after them, halved; neither the set-up nor the wait before
+    assert samples.of("slow to open").tolist() == [3.0] * 3
+    assert samples.of("other").tolist() == [2.0] * 3
 
 
 def test_a_known_ratio_is_found() -> None:

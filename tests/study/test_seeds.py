@@ -44,7 +44,7 @@ def test_the_spread_of_the_training_seed_is_found(seeds, sigma):
 def test_a_comparison_that_changes_with_the_seed_is_told(seeds):
     outcomes = trained(seeds, 0.0, np.random.default_rng(0))
     outcomes["drop_middle"] = np.where(np.arange(400) % 4 == 0, 0, outcomes["drop_middle"])
-    result = seeds.analyse(outcomes)
+    result = seeds.analyse(outcomes, {"PnP": np.arange(400) < 150})
     changed = {e["lean"] + " " + e["anchor"]: e["change_p_holm"] < 0.05 for e in result["comparisons"]}
     assert changed == {
         "drop_middle dense": True,
@@ -55,10 +55,21 @@ def test_a_comparison_that_changes_with_the_seed_is_told(seeds):
     }
     first = result["comparisons"][0]
     assert first["delta"][0] > first["pooled"]["delta"] > first["delta"][1]
+    assert result["arms"]["dense"]["groups"]["PnP"][2] == 150
+    for seed, found in enumerate(first["by_seed"]["ALL"]):
+        assert found["delta"] == pytest.approx(first["delta"][seed])
     assert first["with_training"][0] < first["pooled"]["interval_90"][0]
 
 
 def test_the_committed_figures_are_of_the_committed_table(seeds):
-    result = seeds.analyse(seeds.load(FOLDER / "episodes.jsonl"))
+    result = seeds.analyse(*seeds.load(FOLDER))
     assert json.loads(json.dumps(result)) == json.loads((FOLDER / "seeds.json").read_text())
     assert seeds.render(result) == (FOLDER / "seeds.md").read_text()
+
+
+@pytest.mark.parametrize(("sigma", "chance"), [(0.0, 1.0), (0.05, 0.0), (0.02, 0.9411)])
+def test_the_chance_that_equal_arms_pass(seeds, sigma, chance):
+    """By drawing: two arms differ by N(0, 2 σ²), and pass within 1.645 √2 σ of the margin."""
+    drawn = np.abs(np.random.default_rng(0).normal(0.0, 2**0.5 * sigma, 200_000))
+    assert seeds.equal_arms_pass(0.1, sigma) == pytest.approx(chance, abs=1e-3)
+    assert np.mean(drawn + 1.6449 * 2**0.5 * sigma < 0.1) == pytest.approx(chance, abs=3e-3)
